@@ -1,0 +1,53 @@
+"""The contract of every collector, and the list of them. The agent's one loop runs, times and counts them all.
+
+To add a collector: one file, one line in `COLLECTORS`, one captured input under `tests/data`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Protocol
+
+from telemetry.records import Event, Measurement, NodeInventory, SampleBatch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one call of a collector saw. Everything may be empty.
+
+    `samples` holds one batch a node; the agent joins batches of a node until ~10 s are full, and publishes a batch
+    that is as long as that at once. `inventory` is given whenever it is new or changed; the agent repeats the last one
+    from time to time. `rejected` counts values that were garbage or unreadable, by "metric:reason".
+    """
+
+    samples: Sequence[SampleBatch] = ()
+    inventory: Sequence[NodeInventory] = ()
+    events: Sequence[Event] = ()
+    measurements: Sequence[Measurement] = ()
+    rejected: Mapping[str, int] = field(default_factory=dict)
+
+
+class Collector(Protocol):
+    """A source of readings."""
+
+    def collect(self) -> Reading:
+        """This moment's reading.
+
+        Raises NoData when there is nothing now, SourceUnavailable when the source is gone as a whole, and EndOfInput
+        when a recording is at its end.
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of processes, files and handles."""
+        ...
+
+
+COLLECTORS: Mapping[str, str] = MappingProxyType(
+    {
+        "nvidia_smi": "collectors.nvidia_smi:NvidiaSmi",
+        "replay": "collectors.replay:Replay",
+        "simulated": "collectors.simulated:Simulated",
+    }
+)
+"""Every collector: where its class is, resolved with `pkgutil.resolve_name` so that a node loads only what it runs."""

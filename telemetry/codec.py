@@ -1,0 +1,205 @@
+"""The wire format of `isotach.telemetry`: a bare Arrow record batch, zstd around the whole value, the rest in headers.
+
+To add a column: nothing here; the schema header is a bit mask over `metrics.SAMPLED`, which is only ever appended to.
+"""
+
+import io
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import nanoarrow
+import zstandard
+from nanoarrow import ipc
+
+from telemetry.errors import BadInput
+from telemetry.metrics import SAMPLED, Metric
+from telemetry.records import SampleBatch
+
+ARROW = "application/vnd.isotach.arrow+zstd"
+JSON = "application/json"
+SCHEMA_VERSION = "isotach.telemetry/1"
+MAX_VALUE_BYTES = 1 << 20  #: compressed; Kafka's own default limit
+MAX_BODY_BYTES = 16 << 20  #: decompressed; what a batch may grow to
+MAX_GPUS = 1_024  #: GPUs in one message
+END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+_KEY_COLUMNS: tuple[tuple[str, str], ...] = (("time_ns", "int64"), ("gpu", "uint16"))
+_RECORD_BATCH = 3  # MessageHeader.RecordBatch in Arrow's Message.fbs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Encoded:
+    """A message ready for any transport: key (the node), headers, value."""
+
+    key: bytes
+    headers: Mapping[str, bytes]
+    value: bytes
+
+
+class Encoder:
+    """Turns sample batches into messages; holds one compressor, so one a thread."""
+
+    def __init__(self, *, level: int = 1) -> None:
+        self._compressor = zstandard.ZstdCompressor(level=level, write_checksum=True)
+
+    def encode(self, batch: SampleBatch) -> Encoded:
+        """One message; raises ValueError for a batch that its collector built wrongly."""
+        unknown = set(batch.columns) - {metric.name for metric in SAMPLED}
+        if unknown or not len(batch) or len(batch.gpus) > MAX_GPUS:
+            raise ValueError(f"batch of {batch.node}: {len(batch)} rows, {len(batch.gpus)} GPUs, unknown {unknown}")
+        mask = sum(1 << i for i, metric in enumerate(SAMPLED) if metric.name in batch.columns)
+        columns = [batch.time_ns, batch.gpu, *(batch.columns[metric.name] for metric in metrics_of(mask))]
+        types = [type_name for _, type_name in _KEY_COLUMNS] + [metric.type for metric in metrics_of(mask)]
+        children = [_array(values, type_name) for values, type_name in zip(columns, types, strict=True)]
+        array = nanoarrow.c_array_from_buffers(_schema(mask), len(batch), [None], children=children)
+        _, body = _stream(nanoarrow.c_array_stream(array))
+        headers = {
+            "content-type": ARROW.encode(),
+            "schema": f"{SCHEMA_VERSION};{mask:x}".encode(),
+            "node": batch.node.encode(),
+            "gpus": ",".join(batch.gpus).encode(),
+            "interval-s": f"{batch.interval_s:g}".encode(),
+            "source": batch.source.encode(),
+        }
+        return Encoded(key=batch.node.encode(), headers=headers, value=self._compressor.compress(body))
+
+
+def metrics_of(mask: int) -> tuple[Metric, ...]:
+    """The sampled metrics whose bits are set, in wire order."""
+    return tuple(metric for i, metric in enumerate(SAMPLED) if mask >> i & 1)
+
+
+def columns_of(mask: int) -> tuple[str, ...]:
+    """Column names of a batch with this mask, in wire order: time_ns, gpu, then metrics."""
+    return tuple(name for name, _ in _KEY_COLUMNS) + tuple(metric.name for metric in metrics_of(mask))
+
+
+def parse_schema(header: str) -> int:
+    """The mask in a schema header; raises BadInput if the schema is another one or newer than this program."""
+    version, _, mask_text = header.partition(";")
+    if version != SCHEMA_VERSION:
+        raise BadInput("unknown_schema", f"schema {header[:80]!r}; this program reads {SCHEMA_VERSION}")
+    try:
+        mask = int(mask_text, 16)
+    except ValueError:
+        raise BadInput("unknown_schema", f"schema {header[:80]!r} has no column mask") from None
+    if not 0 <= mask < 1 << len(SAMPLED):
+        raise BadInput("unknown_schema", f"schema {header[:80]!r} has newer columns: upgrade this side first")
+    return mask
+
+
+@lru_cache(maxsize=256)
+def _schema(mask: int) -> Any:
+    fields = {name: _type(type_name) for name, type_name in _KEY_COLUMNS}
+    return nanoarrow.c_schema(nanoarrow.struct(fields | {m.name: _type(m.type) for m in metrics_of(mask)}))
+
+
+def _type(name: str) -> Any:
+    return getattr(nanoarrow, name)()
+
+
+@lru_cache(maxsize=256)
+def schema_prefix(mask: int) -> bytes:
+    """The IPC schema message that goes before bare batches of this mask to make a readable stream."""
+    return _stream(nanoarrow.c_array_stream([], schema=_schema(mask)))[0]
+
+
+def _stream(arrays: Any) -> tuple[bytes, bytes]:
+    """The schema message of an IPC stream, and the record batches after it without the end marker."""
+    out = io.BytesIO()
+    with ipc.StreamWriter.from_writable(out) as writer:
+        writer.write_stream(arrays)
+    stream = out.getvalue()
+    split = 8 + int(struct.unpack_from("<I", stream, 4)[0])
+    return stream[:split], stream[split : -len(END_OF_STREAM)]
+
+
+def _array(values: Sequence[Any], type_name: str) -> Any:
+    if isinstance(values, list | tuple):
+        return nanoarrow.c_array(values, _type(type_name))
+    return nanoarrow.c_array_from_buffers(_type(type_name), len(values), [None, values])
+
+
+def decompress(value: bytes, *, limit: int = MAX_BODY_BYTES) -> bytes:
+    """The body inside a zstd value; raises BadInput for what is no zstd, is damaged, or would grow beyond `limit`."""
+    if len(value) > MAX_VALUE_BYTES:
+        raise BadInput("too_large", f"value of {len(value)} bytes; at most {MAX_VALUE_BYTES}")
+    try:
+        size = zstandard.frame_content_size(value)
+        if size > limit:
+            raise BadInput("decompression_bomb", f"value says it grows to {size} bytes; at most {limit}")
+        return zstandard.ZstdDecompressor().decompress(value, max_output_size=limit, allow_extra_data=False)
+    except (zstandard.ZstdError, MemoryError) as error:
+        rule = "decompression_bomb" if "did not decompress full frame" in str(error) else "not_zstd"
+        raise BadInput(rule, f"value of {len(value)} bytes: {error}") from None
+
+
+def check_body(body: bytes, mask: int) -> int:
+    """Rows of a bare record batch, after checking its frame against the schema; raises BadInput.
+
+    Reads the few fields of Arrow's Message.fbs that a decoder would trust: a batch that passes has the right number
+    of columns and buffers, equal lengths, and no buffer that reaches outside the body.
+    """
+    try:
+        rows, nodes, buffers, body_length = _read_frame(body)
+    except (struct.error, IndexError, OverflowError):
+        raise BadInput("truncated", f"body of {len(body)} bytes is no Arrow record batch") from None
+    columns = len(columns_of(mask))
+    if len(nodes) != columns or len(buffers) != 2 * columns:
+        raise BadInput("wrong_schema", f"batch has {len(nodes)} columns and {len(buffers)} buffers, schema {columns}")
+    if any(length != rows or not 0 <= nulls <= rows for length, nulls in nodes):
+        raise BadInput("wrong_schema", "columns differ in length")
+    if any(offset < 0 or length < 0 or offset + length > body_length for offset, length in buffers):
+        raise BadInput("truncated", "a buffer reaches outside the body")
+    return rows
+
+
+def _read_frame(body: bytes) -> tuple[int, list[tuple[int, int]], list[tuple[int, int]], int]:
+    marker, metadata_length = struct.unpack_from("<II", body, 0)
+    if marker != 0xFFFF_FFFF or metadata_length > len(body) - 8:
+        raise BadInput("truncated", "no Arrow message at the start of the body")
+    start = 8
+    message = start + struct.unpack_from("<I", body, start)[0]
+    header_type = _field(body, message, 1, "<B")
+    if header_type != _RECORD_BATCH:
+        raise BadInput("wrong_schema", f"Arrow message of type {header_type} where a record batch belongs")
+    body_length = _field(body, message, 3, "<q")
+    if body_length < 0 or 8 + metadata_length + body_length != len(body):
+        raise BadInput("truncated", f"body of {len(body)} bytes says it has {8 + metadata_length + body_length}")
+    batch = _pointer(body, message, 2)
+    if _slot(body, batch, 3):
+        raise BadInput("wrong_schema", "Arrow buffer compression is not used here: zstd goes around the whole value")
+    rows = _field(body, batch, 0, "<q")
+    return rows, _pairs(body, _pointer(body, batch, 1)), _pairs(body, _pointer(body, batch, 2)), body_length
+
+
+def _slot(body: bytes, table: int, index: int) -> int:
+    """Offset of a flatbuffer field inside its table, 0 if absent."""
+    vtable = table - struct.unpack_from("<i", body, table)[0]
+    if vtable < 0:
+        raise IndexError(vtable)
+    size = struct.unpack_from("<H", body, vtable)[0]
+    position = 4 + 2 * index
+    return struct.unpack_from("<H", body, vtable + position)[0] if position < size else 0
+
+
+def _field(body: bytes, table: int, index: int, fmt: str) -> int:
+    slot = _slot(body, table, index)
+    return int(struct.unpack_from(fmt, body, table + slot)[0]) if slot else 0
+
+
+def _pointer(body: bytes, table: int, index: int) -> int:
+    slot = _slot(body, table, index)
+    if not slot:
+        raise IndexError(index)
+    return table + slot + int(struct.unpack_from("<I", body, table + slot)[0])
+
+
+def _pairs(body: bytes, vector: int) -> list[tuple[int, int]]:
+    count = struct.unpack_from("<I", body, vector)[0]
+    if count > 4 * (len(SAMPLED) + len(_KEY_COLUMNS)):
+        raise BadInput("wrong_schema", f"batch with {count} columns or buffers")
+    numbers = struct.unpack_from(f"<{2 * count}q", body, vector + 4)
+    return list(zip(numbers[::2], numbers[1::2], strict=True))

@@ -1,0 +1,117 @@
+"""Rows of published tables as JSON: written by anyone, checked column by column before anything trusts them.
+
+To accept a new table: nothing here; `check_row` reads the columns from `tables.py`.
+"""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from telemetry.errors import BadInput
+from telemetry.records import Event, Measurement, NodeInventory
+from telemetry.tables import CLASSES, EVENTS, GPUS, MEASUREMENTS, NODES, Column, Table
+
+MAX_TEXT = 4_096  #: characters in one text value; longer is refused, not cut
+_INTEGERS: Mapping[str, tuple[int, int]] = {
+    "int64": (-(2**63), 2**63 - 1),
+    "uint64": (0, 2**64 - 1),
+    "uint32": (0, 2**32 - 1),
+    "uint16": (0, 2**16 - 1),
+}
+_NAME_COLUMNS = frozenset({"node", "gpu_uuid", "subject"})
+
+
+def check_row(table: Table, row: object) -> dict[str, Any]:
+    """The row with exactly the table's columns; raises BadInput naming the column and what is wrong with it.
+
+    Unknown keys are ignored, so that a newer producer can be read. Absent and null are the same. An integral float is
+    an integer; NaN, infinity, a number where text belongs and the like are refused.
+    """
+    if not isinstance(row, Mapping):
+        raise BadInput("not_an_object", f"{table.name}: expected a JSON object, got {type(row).__name__}")
+    return {column.name: _check_value(table, column, row.get(column.name)) for column in table.columns}
+
+
+def _check_value(table: Table, column: Column, value: Any) -> Any:
+    where = f"{table.name}.{column.name}"
+    if value is None:
+        if column.nullable:
+            return None
+        if table is EVENTS and column.name == "gpu_uuid":
+            return ""  # the event speaks of the whole node
+        if table is EVENTS and column.name == "code":
+            return 0
+        raise BadInput("missing_field", f"{where} is required")
+    if column.type == "json":
+        return value
+    if column.type == "string":
+        if not isinstance(value, str):
+            raise BadInput("wrong_type", f"{where} must be text, got {type(value).__name__}")
+        if len(value) > MAX_TEXT or "\x00" in value:
+            raise BadInput("bad_text", f"{where} is longer than {MAX_TEXT} characters or holds a NUL")
+        if column.name in _NAME_COLUMNS and not value and table is not EVENTS:
+            raise BadInput("empty_name", f"{where} is empty")
+        return value
+    if column.type == "bool":
+        if not isinstance(value, bool):
+            raise BadInput("wrong_type", f"{where} must be true or false, got {value!r:.80}")
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadInput("wrong_type", f"{where} must be a number, got {type(value).__name__}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise BadInput("not_finite", f"{where} is {value}")
+    if column.type in _INTEGERS:
+        low, high = _INTEGERS[column.type]
+        if isinstance(value, float) and not value.is_integer():
+            raise BadInput("wrong_type", f"{where} must be an integer, got {value}")
+        if not low <= value <= high:
+            raise BadInput("out_of_range", f"{where} is {value}, outside {column.type}")
+        return int(value)
+    return float(value)
+
+
+def check_inventory(message: object) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """One row of `nodes` and its rows of `gpus`, from an inventory message; raises BadInput."""
+    if not isinstance(message, Mapping):
+        raise BadInput("not_an_object", f"inventory: expected a JSON object, got {type(message).__name__}")
+    gpus = message.get("gpus")
+    if not isinstance(gpus, list) or not all(isinstance(gpu, Mapping) for gpu in gpus):
+        raise BadInput("wrong_type", "inventory.gpus must be a list of objects")
+    place = message.get("place") or []
+    if not isinstance(place, list) or not all(
+        isinstance(pair, list) and len(pair) == 2 and all(isinstance(text, str) and text for text in pair)
+        for pair in place
+    ):
+        raise BadInput("wrong_type", "inventory.place must be a list of [level, value], nearest first")
+    node = check_row(NODES, {**message, "place": place, "seen_gpus": len(gpus)})
+    rows = [check_row(GPUS, {**gpu, "node": node["node"], "seen_ns": node["seen_ns"]}) for gpu in gpus]
+    if len({row["gpu_uuid"] for row in rows}) != len(rows):
+        raise BadInput("repeated_gpu", f"inventory of {node['node']} names a gpu_uuid twice")
+    return node, rows
+
+
+def check_event(message: object) -> dict[str, Any]:
+    """One row of `events`; raises BadInput."""
+    return check_row(EVENTS, message)
+
+
+def check_measurement(message: object) -> dict[str, Any]:
+    """One row of `measurements`; raises BadInput, also for a class or scope that does not exist."""
+    row = check_row(MEASUREMENTS, message)
+    if row["workload_class"] not in CLASSES:
+        raise BadInput("unknown_class", f"measurements.workload_class is {row['workload_class']!r}; one of {CLASSES}")
+    if row["scope"] not in ("gpu", "node"):
+        raise BadInput("unknown_scope", f"measurements.scope is {row['scope']!r}; gpu or node")
+    if row["value"] <= 0:
+        raise BadInput("out_of_range", f"measurements.value is {row['value']}; throughput and time are above 0")
+    row["evidence"] = row["evidence"] or {}
+    if not isinstance(row["evidence"], Mapping):
+        raise BadInput("wrong_type", "measurements.evidence must be an object")
+    return row
+
+
+def to_json(record: NodeInventory | Event | Measurement) -> bytes:
+    """The record as compact JSON with the table's column names, as it goes into a topic."""
+    return json.dumps(asdict(record), separators=(",", ":"), allow_nan=False).encode()
