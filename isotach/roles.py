@@ -1,0 +1,164 @@
+"""Wiring: transports, stores, collectors and jobs from settings. The commands say which of them run.
+
+To add a role: a function here that takes settings and returns what runs it; the job itself lives in its own package.
+"""
+
+import logging
+import os
+import shutil
+import socket
+import time
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+from isotach.settings import read_token
+from telemetry.errors import SettingsError
+
+if TYPE_CHECKING:
+    from collectors import Collector
+    from streams import Producer, Transport
+
+LOG = logging.getLogger("isotach")
+Settings = Mapping[str, Any]
+SMI_MIN_INTERVAL_S = 5.0  #: nvidia-smi takes the driver's locks: never more often than this
+
+
+def member(role: str) -> str:
+    """A name for this process in its consumer group: role, host, process id."""
+    return f"{role}-{socket.gethostname()}-{os.getpid()}"
+
+
+def kafka(settings: Settings) -> "Transport":
+    """The Kafka transport, with its topics made and checked; raises SettingsError without --bootstrap."""
+    if not settings["bootstrap"]:
+        raise SettingsError("--bootstrap host:port (or ISOTACH_BOOTSTRAP) is needed: there is no default Kafka")
+    from streams.kafka import KafkaTransport
+    from streams.topics import specs
+
+    transport = KafkaTransport(
+        bootstrap=settings["bootstrap"],
+        security=read_properties(settings["kafka_config"]),
+        prefix=settings["topic_prefix"],
+        session_timeout_s=settings.get("session_timeout_s", 10.0),
+        replication=settings["replication"],
+    )
+    transport.ensure_topics(specs(telemetry_partitions=settings["telemetry_partitions"]))
+    return transport
+
+
+def read_properties(path: Path | None) -> dict[str, str]:
+    """librdkafka properties, one `key=value` a line; raises SettingsError that names the line, never a value."""
+    if path is None:
+        return {}
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(f"--kafka-config {path}: {error}") from None
+    properties: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        text = line.strip()
+        if not text or text.startswith("#"):
+            continue
+        key, separator, value = text.partition("=")
+        if not separator or not key.strip():
+            raise SettingsError(f"--kafka-config {path}, line {number}: expected key=value")
+        properties[key.strip()] = value.strip()
+    return properties
+
+
+def producer(settings: Settings) -> "Producer":
+    """Where an agent sends: Kafka if --bootstrap is given, else the server's HTTP road."""
+    if settings["bootstrap"]:
+        return kafka(settings).producer(client_id=member("agent"))
+    from streams.http import HttpProducer
+
+    return HttpProducer(server=settings["server"], token=read_token(settings["token"], settings["token_file"]))
+
+
+def node_name(settings: Settings) -> str:
+    """The node's name as the scheduler knows it: the setting, else the host name."""
+    return settings["node"] or socket.gethostname()
+
+
+def place(settings: Settings) -> tuple[tuple[str, str], ...]:
+    """The node's place, nearest level first; raises SettingsError for a pair without `=`."""
+    pairs = []
+    for text in settings["place"]:
+        level, separator, value = text.partition("=")
+        if not separator or not level or not value:
+            raise SettingsError(f"--place {text!r}: expected level=value, such as rack=r12")
+        pairs.append((level, value))
+    return tuple(pairs)
+
+
+def shard(text: str) -> tuple[int, int]:
+    """`i/n` as two numbers, 0 <= i < n; raises SettingsError."""
+    index, _, count = text.partition("/")
+    if not (index.isdigit() and count.isdigit() and int(index) < int(count)):
+        raise SettingsError(f"--shard {text!r}: expected i/n with 0 <= i < n, such as 0/4")
+    return int(index), int(count)
+
+
+def start_ns(text: str, *, now_ns: int) -> int:
+    """A moment in ns UTC: `now`, seconds relative to now, or ISO 8601; raises SettingsError."""
+    if text == "now":
+        return now_ns
+    try:
+        return now_ns + int(float(text) * 1e9)
+    except ValueError:
+        pass
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise SettingsError(f"--start {text!r}: expected now, seconds such as -3600, or ISO 8601") from None
+    return int((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()) * 10**9
+
+
+def collectors(settings: Settings, names: Sequence[str]) -> "dict[str, tuple[Collector, float]]":
+    """The collectors asked for, each with the seconds between two calls."""
+    found: dict[str, tuple[Collector, float]] = {}
+    for name in dict.fromkeys(names):
+        if name == "none" or (name == "auto" and shutil.which("nvidia-smi") is None and not settings.get("smi_file")):
+            continue
+        if name in ("auto", "nvidia_smi"):
+            found["nvidia_smi"] = nvidia_smi(settings)
+        elif name == "simulated":
+            found["simulated"] = simulated(settings)
+    return found
+
+
+def nvidia_smi(settings: Settings) -> "tuple[Collector, float]":
+    """The nvidia-smi collector over the command, or over captures."""
+    from collectors.nvidia_smi import NvidiaSmi
+
+    files = tuple(settings.get("smi_file") or ())
+    collector = NvidiaSmi(
+        node=node_name(settings),
+        files=files,
+        expected_gpus=settings["expected_gpus"] or None,
+        place=place(settings),
+    )
+    interval_s = settings["interval_s"]
+    return collector, interval_s if files else max(SMI_MIN_INTERVAL_S, interval_s)
+
+
+def simulated(settings: Settings, *, clock_ns: Callable[[], int] = time.time_ns) -> "tuple[Collector, float]":
+    """The simulated fleet: in real time after what lies in the past has been made up for."""
+    simulated_class = resolve_name("collectors.simulated:Simulated")
+    speed = settings.get("speed", 1.0)
+    step_s = settings["batch_s"]
+    collector: Collector = simulated_class(
+        fleet=settings["fleet"],
+        seed=settings["seed"],
+        start_ns=start_ns(settings["start"], now_ns=clock_ns()),
+        interval_s=settings["interval_s"],
+        step_s=step_s,
+        shard=shard(settings.get("shard", "0/1")),
+        truth=settings["truth"],
+        realtime=speed == 1.0,
+        clock_ns=clock_ns,
+    )
+    return collector, step_s / speed if speed else 0.0
