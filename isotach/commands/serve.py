@@ -1,0 +1,46 @@
+"""`isotach serve`: an API replica: a store of its own, fed from Kafka, served over HTTP.
+
+To add an endpoint: see `api/__init__.py`.
+"""
+
+from typing import Any
+
+import click
+
+from isotach import roles, settings
+from isotach.process import Roles, configure_logging, one_thread_each, stop_on_signals
+
+
+@click.command("serve", short_help="The HTTP API.")
+@settings.options("serve")
+def command(**values: Any) -> None:
+    """Serve rankings over HTTP from a DuckDB store that follows Kafka.
+
+    Replicas are stateless: delete the store and it is built again from the log. /readyz says what it waits for.
+    """
+    configure_logging(values["log_level"])
+    one_thread_each()
+    from analytics.store import Store
+    from isotach.local import Ingest
+    from isotach.serving import Listener
+    from isotach.site import application, housekeeping
+    from streams.materialise import Materialiser
+
+    with stop_on_signals() as stop:
+        listener = Listener(host=values["host"], port=values["port"])
+        transport = roles.kafka(values)
+        store = Store(values["store"])
+        materialiser = Materialiser(transport, store)
+        producer = transport.producer(client_id=roles.member("serve"))
+        app = application(values, store, materialiser, ingest=Ingest(producer))
+        work = Roles(stop)
+        work.start("materialiser", materialiser.run)
+        work.start("housekeeping", housekeeping(values, store))
+        work.start("http", lambda stop: listener.serve(app, stop))
+        click.echo(f"API on {listener.url}", err=True)
+        try:
+            work.wait()
+        finally:
+            producer.close()
+            transport.close()
+            store.close()
