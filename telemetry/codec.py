@@ -5,6 +5,7 @@ To add a column: nothing here; the schema header is a bit mask over `metrics.SAM
 
 import io
 import struct
+from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,6 +27,16 @@ MAX_BODY_BYTES = 16 << 20  #: decompressed; what a batch may grow to
 MAX_GPUS = 1_024  #: GPUs in one message
 END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _KEY_COLUMNS: tuple[tuple[str, str], ...] = (("time_ns", "int64"), ("gpu", "uint16"))
+_FORMATS: Mapping[str, tuple[str, int]] = {  # of a buffer: array's and struct's letters, bytes a value
+    "uint8": ("B", 1),
+    "uint16": ("H", 2),
+    "uint32": ("IL", 4),
+    "uint64": ("QL", 8),
+    "int16": ("h", 2),
+    "int64": ("ql", 8),
+    "float32": ("f", 4),
+    "float64": ("d", 8),
+}
 _RECORD_BATCH = 3  # MessageHeader.RecordBatch in Arrow's Message.fbs
 
 
@@ -46,15 +57,14 @@ class Encoder:
 
     def encode(self, batch: SampleBatch) -> Encoded:
         """One message; raises ValueError for a batch that its collector built wrongly."""
-        unknown = set(batch.columns) - {metric.name for metric in SAMPLED}
-        if unknown or not len(batch) or len(batch.gpus) > MAX_GPUS:
-            raise ValueError(f"batch of {batch.node}: {len(batch)} rows, {len(batch.gpus)} GPUs, unknown {unknown}")
-        mask = sum(1 << i for i, metric in enumerate(SAMPLED) if metric.name in batch.columns)
+        mask = _mask(tuple(batch.columns))
+        if not len(batch) or len(batch.gpus) > MAX_GPUS:
+            raise ValueError(f"batch of {batch.node}: {len(batch)} rows, {len(batch.gpus)} GPUs")
         columns = [batch.time_ns, batch.gpu, *(batch.columns[metric.name] for metric in metrics_of(mask))]
-        types = [type_name for _, type_name in _KEY_COLUMNS] + [metric.type for metric in metrics_of(mask)]
-        children = [_array(values, type_name) for values, type_name in zip(columns, types, strict=True)]
-        array = nanoarrow.c_array_from_buffers(_schema(mask), len(batch), [None], children=children)
-        _, body = _stream(nanoarrow.c_array_stream(array))
+        if any(isinstance(values, list | tuple) for values in columns):
+            body = _built(mask, len(batch), columns)
+        else:
+            body = _joined(batch.node, mask, len(batch), columns)
         headers = {
             "content-type": ARROW.encode(),
             "schema": f"{SCHEMA_VERSION};{mask:x}".encode(),
@@ -66,6 +76,51 @@ class Encoder:
         return Encoded(key=batch.node.encode(), headers=headers, value=self._compressor.compress(body))
 
 
+@lru_cache(maxsize=256)
+def _mask(names: tuple[str, ...]) -> int:
+    unknown = set(names) - {metric.name for metric in SAMPLED}
+    if unknown:
+        raise ValueError(f"batch with unknown columns {sorted(unknown)}")
+    return sum(1 << i for i, metric in enumerate(SAMPLED) if metric.name in names)
+
+
+def _built(mask: int, rows: int, columns: Sequence[Sequence[Any]]) -> bytes:
+    """The record batch as nanoarrow builds it, with nulls where a list holds None."""
+    children = [_array(values, name) for values, name in zip(columns, _types_of(mask), strict=True)]
+    struct_array = nanoarrow.c_array_from_buffers(_schema(mask), rows, [None], children=children)
+    return _stream(nanoarrow.c_array_stream(struct_array))[1]
+
+
+def _joined(node: str, mask: int, rows: int, columns: Sequence[Any]) -> bytes:
+    """The same bytes ten times faster: batches without nulls and of equal shape differ in their buffers only."""
+    frame, slots = _frame(mask, rows)
+    parts: list[Any] = [frame]
+    for values, (name, formats, size, padding) in zip(columns, slots, strict=True):
+        view = memoryview(values)
+        if view.nbytes != size or view.format not in formats or not view.c_contiguous:
+            raise ValueError(
+                f"batch of {node}: {name} has {view.nbytes} bytes of format {view.format!r} for {rows} rows"
+            )
+        parts += (view, padding)
+    return b"".join(parts)
+
+
+@lru_cache(maxsize=1024)
+def _frame(mask: int, rows: int) -> tuple[bytes, tuple[tuple[str, str, int, bytes], ...]]:
+    """What goes before the buffers of a batch of this shape, and for each its name, formats, bytes and padding."""
+    names = _types_of(mask)
+    body = _built(mask, rows, [array(_FORMATS[name][0][0], bytes(_FORMATS[name][1] * rows)) for name in names])
+    _, _, buffers, body_length = _read_frame(body)
+    data = [(offset, length) for offset, length in buffers if length]
+    ends = [*(offset for offset, _ in data[1:]), body_length]
+    slots = tuple(
+        (column, _FORMATS[name][0], length, bytes(end - offset - length))
+        for column, name, (offset, length), end in zip(columns_of(mask), names, data, ends, strict=True)
+    )
+    return body[: len(body) - body_length], slots
+
+
+@lru_cache(maxsize=256)
 def metrics_of(mask: int) -> tuple[Metric, ...]:
     """The sampled metrics whose bits are set, in wire order."""
     return tuple(metric for i, metric in enumerate(SAMPLED) if mask >> i & 1)
@@ -88,6 +143,11 @@ def parse_schema(header: str) -> int:
     if not 0 <= mask < 1 << len(SAMPLED):
         raise BadInput("unknown_schema", f"schema {header[:80]!r} has newer columns: upgrade this side first")
     return mask
+
+
+@lru_cache(maxsize=256)
+def _types_of(mask: int) -> tuple[str, ...]:
+    return tuple(name for _, name in _KEY_COLUMNS) + tuple(metric.type for metric in metrics_of(mask))
 
 
 @lru_cache(maxsize=256)
