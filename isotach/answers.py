@@ -1,0 +1,135 @@
+"""The API's answers for the command line: from a server over HTTP, or from a store's file through the same application.
+
+To add a question: nothing here; ask any path of docs/api.md.
+"""
+
+import asyncio
+import json
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+from telemetry.errors import IsotachError
+
+HTTP_TIMEOUT_S = 30.0
+
+
+class Answers(Protocol):
+    """Answers GET requests of the API."""
+
+    def get(self, path: str, parameters: Mapping[str, Any]) -> Any:
+        """The decoded JSON; raises IsotachError with the server's own words when it refuses."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the store or connection."""
+        ...
+
+
+class ServerAnswers:
+    """Answers from a running server. Raises IsotachError if none is there."""
+
+    def __init__(self, server: str, token: str | None) -> None:
+        self._server = server.rstrip("/")
+        if not self._server.startswith(("http://", "https://")):
+            raise IsotachError(f"--server {server!r} must begin with http:// or https://")
+        self._headers = {"Accept": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+
+    def get(self, path: str, parameters: Mapping[str, Any]) -> Any:
+        """See Answers."""
+        url = self._server + path + _query(parameters)
+        request = urllib.request.Request(url, headers=self._headers)  # noqa: S310 - the scheme is checked above
+        try:
+            with urllib.request.urlopen(request, timeout=HTTP_TIMEOUT_S) as response:  # noqa: S310
+                return json.load(response)
+        except urllib.error.HTTPError as error:
+            raise _refusal(error.code, error.read()) from None
+        except (urllib.error.URLError, TimeoutError, ConnectionError) as error:
+            reason = getattr(error, "reason", error)
+            raise IsotachError(
+                f"no server at {self._server} ({reason}): start one with `isotach up`, name it with --server, "
+                "or read a file with --store"
+            ) from None
+        except json.JSONDecodeError:
+            raise IsotachError(f"{self._server} does not answer like an Isotach server") from None
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class StoreAnswers:
+    """Answers from a store's file. Raises StoreError if it is missing or another process has it open."""
+
+    def __init__(self, path: Path) -> None:
+        from analytics.store import Store
+        from api.app import create_app
+
+        if not path.exists():
+            raise IsotachError(f"--store {path}: there is no such file; `isotach import FILE --store {path}` makes one")
+        self._store = Store(path)
+        # A file is not live: its newest evidence is its own present, so nothing in it goes stale.
+        self._app = create_app(self._store, stale_after_s=float("inf"))
+
+    def get(self, path: str, parameters: Mapping[str, Any]) -> Any:
+        """See Answers."""
+        status, body = asyncio.run(_call(self._app, path, _query(parameters).removeprefix("?")))
+        if status != 200:
+            raise _refusal(status, body)
+        return json.loads(body)
+
+    def close(self) -> None:
+        """Close the store."""
+        self._store.close()
+
+
+def open_answers(*, store: Path | None, server: str, token: str | None) -> Answers:
+    """From the store's file if one is named, else from the server."""
+    return StoreAnswers(store) if store is not None else ServerAnswers(server, token)
+
+
+def _query(parameters: Mapping[str, Any]) -> str:
+    pairs = {name: value for name, value in parameters.items() if value is not None}
+    return "?" + urllib.parse.urlencode(pairs) if pairs else ""
+
+
+def _refusal(status: int, body: bytes) -> IsotachError:
+    try:
+        error = json.loads(body)["error"]
+        return IsotachError(f"{error['detail']}. {error.get('remedy') or ''}".strip())
+    except (ValueError, KeyError, TypeError):
+        return IsotachError(f"the server answered {status}")
+
+
+async def _call(app: Any, path: str, query: str) -> tuple[int, bytes]:
+    """One GET through an ASGI application, without a socket."""
+    status, chunks = 500, []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: dict[str, Any]) -> None:
+        nonlocal status
+        if message["type"] == "http.response.start":
+            status = message["status"]
+        elif message["type"] == "http.response.body":
+            chunks.append(message.get("body", b""))
+
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0"},
+        "http_version": "1.1",
+        "method": "GET",
+        "scheme": "http",
+        "path": urllib.parse.unquote(path),
+        "raw_path": path.encode(),
+        "query_string": query.encode(),
+        "root_path": "",
+        "headers": [(b"host", b"localhost")],
+        "client": ("127.0.0.1", 0),
+        "server": ("127.0.0.1", 80),
+    }
+    await app(scope, receive, send)
+    return status, b"".join(chunks)
