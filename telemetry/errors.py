@@ -16,6 +16,10 @@ class SourceUnavailable(IsotachError):
     """A source is absent or broken as a whole: that one collector stops, says so once and is tried again later."""
 
 
+class SourceHangs(SourceUnavailable):
+    """A source gives no answer in its time: reported as a hang, else as SourceUnavailable."""
+
+
 class NoData(IsotachError):
     """A source has nothing to say at this moment; not a failure."""
 

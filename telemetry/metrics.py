@@ -126,7 +126,7 @@ _SAMPLED = (
        "Time below the requested clocks because of heat."),
     _m("ecc_corrected_total", "errors", C, "uint64", 0, 10**11, 310, "DEV_ECC_SBE_VOL_TOTAL", "nvmlDeviceGetTotalEccErrors(CORRECTED, VOLATILE)", "ecc.errors.corrected.volatile.total", "ecc_errors/volatile/sram_correctable+ecc_errors/volatile/dram_correctable",
        "Corrected ECC errors since the driver was loaded."),
-    _m("ecc_uncorrected_total", "errors", C, "uint64", 0, 10**9, 311, "DEV_ECC_DBE_VOL_TOTAL", "nvmlDeviceGetTotalEccErrors(UNCORRECTED, VOLATILE)", "ecc.errors.uncorrected.volatile.total", "ecc_errors/volatile/sram_uncorrectable_parity+ecc_errors/volatile/sram_uncorrectable_secded+ecc_errors/volatile/dram_uncorrectable",
+    _m("ecc_uncorrected_total", "errors", C, "uint64", 0, 10**9, 311, "DEV_ECC_DBE_VOL_TOTAL", "nvmlDeviceGetTotalEccErrors(UNCORRECTED, VOLATILE)", "ecc.errors.uncorrected.volatile.total", "ecc_errors/volatile/sram_uncorrectable_parity+ecc_errors/volatile/sram_uncorrectable_secded+ecc_errors/volatile/dram_uncorrectable ecc_errors/volatile/sram_uncorrectable+ecc_errors/volatile/dram_uncorrectable",
        "Uncorrected ECC errors since the driver was loaded."),
     _m("remapped_rows_corrected_total", "rows", C, "uint32", 0, 100_000, 394, "DEV_ROW_REMAP_CORRECTABLE_TOTAL DEV_CORRECTABLE_REMAPPED_ROWS", "nvmlDeviceGetRemappedRows(corrected)", "remapped_rows.correctable", "remapped_rows/remapped_row_corr",
        "Memory rows remapped for correctable errors."),
