@@ -18,7 +18,9 @@ from telemetry.tables import CLASSES
 @click.option("--by", default="gpu", show_default=True, help="gpu, node, or a level of the topology such as rack.")
 @click.option("--class", "workload_class", type=click.Choice(CLASSES), help="Workload class; each GPU's own if absent.")
 @click.option("--gpus", type=click.IntRange(min=1), help="With --by node or LEVEL: rank for a job of this many GPUs.")
-@click.option("--limit", type=click.IntRange(min=0), default=None, help="At most this many; 0 is all. [default: 20; all]")
+@click.option(
+    "--limit", type=click.IntRange(min=0), default=None, help="At most this many; 0 is all. [default: 20; all]"
+)
 @click.option(
     "--format", "form", type=click.Choice(("table", "json", "csv")), default="table", show_default=True,
     help="table for people; json is a list of objects with the API's field names.",

@@ -27,9 +27,7 @@ def command(**values: Any) -> None:
         work = Roles(stop)
         work.start(
             "score",
-            lambda stop: run_score_job(
-                transport, member=roles.member("score"), grace_s=values["grace_s"], stop=stop
-            ),
+            lambda stop: run_score_job(transport, member=roles.member("score"), grace_s=values["grace_s"], stop=stop),
         )
         try:
             work.wait()

@@ -1,0 +1,61 @@
+"""`isotach replay FILE...`: publish recorded telemetry again, at any speed, to Kafka or to a server.
+
+To add a recording's format: `analytics/tabular.py`; for nvidia-smi captures: `collectors/nvidia_smi.py`.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from isotach import roles, settings
+from isotach.process import Roles, configure_logging, one_thread_each, stop_on_signals
+
+
+@click.command("replay", short_help="Publish a recording again.")
+@click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
+@click.option("--rebase", type=click.Choice(("keep", "now")), default="now", show_default=True,
+              help="keep the recorded times, or shift them so that the recording begins now.")  # fmt: skip
+@click.option("--loop", is_flag=True, help="Begin again at the end.")
+@settings.options("replay")
+def command(files: tuple[Path, ...], rebase: str, loop: bool, **values: Any) -> None:
+    """Publish FILES again: Parquet, CSV or NDJSON, one row a GPU and time.
+
+    Columns are named as in docs/metrics.md, or as DCGM or nvidia-smi name them. `nvidia-smi -q -x` captures are
+    published by `isotach agent --collector nvidia_smi --smi-file FILE`.
+    """
+    configure_logging(values["log_level"])
+    one_thread_each()
+    from prometheus_client import CollectorRegistry
+
+    from analytics.tabular import batches
+    from collectors.agent import Agent
+    from collectors.replay import Replay
+
+    with stop_on_signals() as stop:
+        producer = roles.producer(values)
+        recording = Replay(
+            batches=(batch for file in files for batch in batches(file)) if not loop else _again(files),
+            speed=values["speed"] or None,
+            rebase=rebase,
+        )
+        agent = Agent(
+            collectors={"replay": (recording, 0.0)},
+            producer=producer,
+            node=roles.node_name(values),
+            registry=CollectorRegistry(),
+        )
+        try:
+            work = Roles(stop)
+            work.start("agent", agent.run)
+            work.wait()
+        finally:
+            producer.close()
+
+
+def _again(files: tuple[Path, ...]) -> Any:
+    from analytics.tabular import batches
+
+    while True:
+        for file in files:
+            yield from batches(file)
