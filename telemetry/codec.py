@@ -5,6 +5,7 @@ To add a column: nothing here; the schema header is a bit mask over `metrics.SAM
 
 import io
 import struct
+import threading
 from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,8 @@ _FORMATS: Mapping[str, tuple[str, int]] = {  # of a buffer: array's and struct's
     "float64": ("d", 8),
 }
 _RECORD_BATCH = 3  # MessageHeader.RecordBatch in Arrow's Message.fbs
+_MAX_METADATA_BYTES = 64 << 10  #: of a batch with every column there is: 3 KiB
+_PREFIX = struct.Struct("<II")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,14 +113,14 @@ def _frame(mask: int, rows: int) -> tuple[bytes, tuple[tuple[str, str, int, byte
     """What goes before the buffers of a batch of this shape, and for each its name, formats, bytes and padding."""
     names = _types_of(mask)
     body = _built(mask, rows, [array(_FORMATS[name][0][0], bytes(_FORMATS[name][1] * rows)) for name in names])
-    _, _, buffers, body_length = _read_frame(body)
-    data = [(offset, length) for offset, length in buffers if length]
-    ends = [*(offset for offset, _ in data[1:]), body_length]
+    found = _layout(body[: 8 + _PREFIX.unpack_from(body)[1]], mask, len(body))
+    data = [(offset, length) for _, _, offset, length in found.buffers]
+    ends = [*(offset for offset, _ in data[1:]), len(body) - found.start]
     slots = tuple(
         (column, _FORMATS[name][0], length, bytes(end - offset - length))
         for column, name, (offset, length), end in zip(columns_of(mask), names, data, ends, strict=True)
     )
-    return body[: len(body) - body_length], slots
+    return body[: found.start], slots
 
 
 @lru_cache(maxsize=256)
@@ -190,49 +193,115 @@ def decompress(value: bytes, *, limit: int = MAX_BODY_BYTES) -> bytes:
         size = zstandard.frame_content_size(value)
         if size > limit:
             raise BadInput("decompression_bomb", f"value says it grows to {size} bytes; at most {limit}")
-        return zstandard.ZstdDecompressor().decompress(value, max_output_size=limit, allow_extra_data=False)
+        return _decompressor().decompress(value, max_output_size=limit, allow_extra_data=False)
     except (zstandard.ZstdError, MemoryError) as error:
         rule = "decompression_bomb" if "did not decompress full frame" in str(error) else "not_zstd"
         raise BadInput(rule, f"value of {len(value)} bytes: {error}") from None
 
 
+_local = threading.local()  # a decompressor costs more to make than a batch to read, and serves one thread
+
+
+def _decompressor() -> zstandard.ZstdDecompressor:
+    found: zstandard.ZstdDecompressor | None = getattr(_local, "decompressor", None)
+    if found is None:
+        found = _local.decompressor = zstandard.ZstdDecompressor()
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Layout:
+    """Where a batch keeps its buffers. Batches of equal frame share one object, so compare with `is`.
+
+    `buffers` holds, for each column, offset and bytes of its validity bits (0 bytes: no nulls) and of its values,
+    counted from `start`; `nulls` the nulls of each column.
+    """
+
+    rows: int
+    start: int
+    nulls: tuple[int, ...]
+    buffers: tuple[tuple[int, int, int, int], ...]
+    plain: bool  #: no column has validity bits
+
+
 def check_body(body: bytes, mask: int) -> int:
-    """Rows of a bare record batch, after checking its frame against the schema; raises BadInput.
+    """Rows of a bare record batch, after checking its frame against the schema; raises BadInput."""
+    return layout(body, mask).rows
+
+
+def layout(body: bytes, mask: int) -> Layout:
+    """Where the buffers of a bare record batch are, after checking its frame against the schema; raises BadInput.
 
     Reads the few fields of Arrow's Message.fbs that a decoder would trust: a batch that passes has the right number
-    of columns and buffers, equal lengths, and no buffer that reaches outside the body.
+    of columns and buffers, equal lengths, buffers that lie inside the body and are long enough for its rows, and as
+    many nulls as it says.
     """
+    if len(body) < 8:
+        raise BadInput("truncated", f"body of {len(body)} bytes is no Arrow record batch")
+    marker, metadata_length = _PREFIX.unpack_from(body)
+    if marker != 0xFFFF_FFFF or metadata_length > len(body) - 8:
+        raise BadInput("truncated", "no Arrow message at the start of the body")
+    if metadata_length > _MAX_METADATA_BYTES:
+        raise BadInput("wrong_schema", f"Arrow metadata of {metadata_length} bytes; at most {_MAX_METADATA_BYTES}")
+    found = _layout(body[: 8 + metadata_length], mask, len(body))
+    if not found.plain:
+        _check_validity(body, found)
+    return found
+
+
+@lru_cache(maxsize=512)
+def _layout(head: bytes, mask: int, body_bytes: int) -> Layout:
     try:
-        rows, nodes, buffers, body_length = _read_frame(body)
+        rows, nodes, buffers, body_length = _read_frame(head, body_bytes)
     except (struct.error, IndexError, OverflowError):
-        raise BadInput("truncated", f"body of {len(body)} bytes is no Arrow record batch") from None
-    columns = len(columns_of(mask))
-    if len(nodes) != columns or len(buffers) != 2 * columns:
-        raise BadInput("wrong_schema", f"batch has {len(nodes)} columns and {len(buffers)} buffers, schema {columns}")
-    if any(length != rows or not 0 <= nulls <= rows for length, nulls in nodes):
+        raise BadInput("truncated", f"body of {body_bytes} bytes is no Arrow record batch") from None
+    types = _types_of(mask)
+    if len(nodes) != len(types) or len(buffers) != 2 * len(types):
+        raise BadInput(
+            "wrong_schema", f"batch has {len(nodes)} columns and {len(buffers)} buffers, schema {len(types)}"
+        )
+    if rows < 0 or any(length != rows or not 0 <= nulls <= rows for length, nulls in nodes):
         raise BadInput("wrong_schema", "columns differ in length")
     if any(offset < 0 or length < 0 or offset + length > body_length for offset, length in buffers):
         raise BadInput("truncated", "a buffer reaches outside the body")
-    return rows
+    places = tuple((*validity, *data) for validity, data in zip(buffers[::2], buffers[1::2], strict=True))
+    bits = (rows + 7) // 8
+    for name, (_, nulls), (_, validity_bytes, _, data_bytes) in zip(types, nodes, places, strict=True):
+        if data_bytes < rows * _FORMATS[name][1] or (validity_bytes < bits and (validity_bytes or nulls)):
+            raise BadInput("truncated", f"a buffer is too short for {rows} rows")
+    return Layout(
+        rows=rows,
+        start=len(head),
+        nulls=tuple(nulls for _, nulls in nodes),
+        buffers=places,
+        plain=not any(validity_bytes for _, validity_bytes, _, _ in places),
+    )
 
 
-def _read_frame(body: bytes) -> tuple[int, list[tuple[int, int]], list[tuple[int, int]], int]:
-    marker, metadata_length = struct.unpack_from("<II", body, 0)
-    if marker != 0xFFFF_FFFF or metadata_length > len(body) - 8:
-        raise BadInput("truncated", "no Arrow message at the start of the body")
+def _check_validity(body: bytes, found: Layout) -> None:
+    """Raises BadInput if a column has other nulls than it says: a decoder would trust the number."""
+    for nulls, (offset, size, _, _) in zip(found.nulls, found.buffers, strict=True):
+        if size:
+            at = found.start + offset
+            bits = int.from_bytes(body[at : at + (found.rows + 7) // 8], "little") & ((1 << found.rows) - 1)
+            if bits.bit_count() != found.rows - nulls:
+                raise BadInput("wrong_schema", f"a column says it has {nulls} nulls and has another number of them")
+
+
+def _read_frame(head: bytes, body_bytes: int) -> tuple[int, list[tuple[int, int]], list[tuple[int, int]], int]:
     start = 8
-    message = start + struct.unpack_from("<I", body, start)[0]
-    header_type = _field(body, message, 1, "<B")
+    message = start + struct.unpack_from("<I", head, start)[0]
+    header_type = _field(head, message, 1, "<B")
     if header_type != _RECORD_BATCH:
         raise BadInput("wrong_schema", f"Arrow message of type {header_type} where a record batch belongs")
-    body_length = _field(body, message, 3, "<q")
-    if body_length < 0 or 8 + metadata_length + body_length != len(body):
-        raise BadInput("truncated", f"body of {len(body)} bytes says it has {8 + metadata_length + body_length}")
-    batch = _pointer(body, message, 2)
-    if _slot(body, batch, 3):
+    body_length = _field(head, message, 3, "<q")
+    if body_length < 0 or len(head) + body_length != body_bytes:
+        raise BadInput("truncated", f"body of {body_bytes} bytes says it has {len(head) + body_length}")
+    batch = _pointer(head, message, 2)
+    if _slot(head, batch, 3):
         raise BadInput("wrong_schema", "Arrow buffer compression is not used here: zstd goes around the whole value")
-    rows = _field(body, batch, 0, "<q")
-    return rows, _pairs(body, _pointer(body, batch, 1)), _pairs(body, _pointer(body, batch, 2)), body_length
+    rows = _field(head, batch, 0, "<q")
+    return rows, _pairs(head, _pointer(head, batch, 1)), _pairs(head, _pointer(head, batch, 2)), body_length
 
 
 def _slot(body: bytes, table: int, index: int) -> int:
