@@ -8,14 +8,24 @@ from telemetry.tables import WINDOWS, Column, Table
 HOUR_NS = 3_600 * 10**9
 DAY_NS = 24 * HOUR_NS
 
+_NOT_HOURLY = frozenset(
+    {"gpu_uuid", "window_start_ns", "window_s", "node", "workload_class", "row_remap_pending", "row_remap_failed"}
+    | {"pcie_link_gen", "pcie_link_width", "recovery_action", "distinct_readings"}
+)
+"""Columns of `windows` that say nothing about an hour, or that the events tell better."""
+
+_NOT_BY_BLOCK = _NOT_HOURLY | frozenset(
+    {"memory_clock_mhz", "power_limit_w", "memory_temperature_max_c", "sm_active_ratio", "tensor_active_ratio"}
+    | {"dram_active_ratio", "fp_active_ratio", "nvlink_bytes_per_s", "pcie_bytes_per_s", "sw_power_cap_ratio"}
+    | {"hw_slowdown_ratio", "sw_thermal_ratio", "hw_thermal_ratio", "power_brake_ratio", "rejected_values"}
+)
+"""Columns that mean little over GPUs of several kinds."""
+
 _OVER_BUSY = frozenset(
-    ["effective_clock_mhz", "memory_clock_mhz", "sm_active_ratio", "tensor_active_ratio", "dram_active_ratio", "fp_active_ratio", "nvlink_bytes_per_s", "pcie_bytes_per_s", "sw_power_cap_ratio"]
+    {"effective_clock_mhz", "memory_clock_mhz", "sm_active_ratio", "tensor_active_ratio", "dram_active_ratio"}
+    | {"fp_active_ratio", "nvlink_bytes_per_s", "pcie_bytes_per_s", "sw_power_cap_ratio"}
 )
 """Means over busy samples: an hour weighs them by busy samples, everything else by samples."""
-
-_BY_GPU = ["samples", "busy_samples", "completeness_ratio", "busy_ratio", "effective_clock_mhz", "clock_min_mhz", "memory_clock_mhz", "power_w", "power_max_w", "power_limit_w", "temperature_c", "temperature_max_c", "memory_temperature_max_c", "utilization_ratio", "sm_active_ratio", "tensor_active_ratio", "dram_active_ratio", "fp_active_ratio", "nvlink_bytes_per_s", "pcie_bytes_per_s", "sw_power_cap_ratio", "hw_slowdown_ratio", "sw_thermal_ratio", "hw_thermal_ratio", "power_brake_ratio", "power_throttle_s", "thermal_throttle_s", "brake_throttle_s", "energy_j", "ecc_corrected", "ecc_uncorrected", "remapped_rows", "pcie_replays", "nvlink_errors", "counter_resets", "rejected_values"]
-
-_BY_BLOCK = ["samples", "busy_samples", "completeness_ratio", "busy_ratio", "effective_clock_mhz", "clock_min_mhz", "power_w", "power_max_w", "temperature_c", "temperature_max_c", "utilization_ratio", "power_throttle_s", "thermal_throttle_s", "brake_throttle_s", "energy_j", "ecc_corrected", "ecc_uncorrected", "remapped_rows", "pcie_replays", "nvlink_errors", "counter_resets"]
 
 _SOURCE = {column.name: column for column in WINDOWS.columns}
 
@@ -51,7 +61,7 @@ WINDOWS_HOURLY = Table(
         _HOUR,
         _key("node", "string", "", "Node that reported the last window of the hour."),
         _key("windows", "uint32", "windows", "Windows in the hour."),
-        *(_copied(name) for name in _BY_GPU),
+        *(_copied(c.name) for c in WINDOWS.columns if c.name not in _NOT_HOURLY),
     ),
 )
 
@@ -65,7 +75,7 @@ BLOCKS_HOURLY = Table(
         _HOUR,
         _key("gpus", "uint32", "GPUs", "GPUs with windows in the hour."),
         _key("windows", "uint64", "windows", "Windows of all of them."),
-        *(_copied(name) for name in _BY_BLOCK),
+        *(_copied(c.name) for c in WINDOWS.columns if c.name not in _NOT_BY_BLOCK),
     ),
 )
 
@@ -95,7 +105,7 @@ def hour_of_gpus() -> str:
     return (
         "SELECT gpu_uuid, $1::BIGINT AS hour_start_ns, arg_max(node, window_start_ns) AS node, "
         f"count(*)::UINTEGER AS windows, {columns} FROM windows "
-        "WHERE window_start_ns >= $1 AND window_start_ns < $2 GROUP BY gpu_uuid"
+        "WHERE window_start_ns >= $1 AND window_start_ns < $2 GROUP BY gpu_uuid"  # noqa: S608
     )
 
 
@@ -109,5 +119,5 @@ def hour_of_blocks() -> str:
         "UNION ALL SELECT h.*, l.level, l.value FROM windows_hourly h JOIN levels l USING (node) "
         "WHERE h.hour_start_ns = $1) "
         "SELECT level, value, $1::BIGINT AS hour_start_ns, count(*)::UINTEGER AS gpus, "
-        f"sum(windows)::UBIGINT AS windows, {columns} FROM members GROUP BY level, value"
+        f"sum(windows)::UBIGINT AS windows, {columns} FROM members GROUP BY level, value"  # noqa: S608
     )

@@ -6,8 +6,8 @@ CREATE TABLE windows_hourly (
     node VARCHAR NOT NULL,
     windows UINTEGER NOT NULL,
     samples UBIGINT,
-    busy_samples UBIGINT,
     completeness_ratio DOUBLE,
+    busy_samples UBIGINT,
     busy_ratio DOUBLE,
     effective_clock_mhz DOUBLE,
     clock_min_mhz DOUBLE,
@@ -40,7 +40,8 @@ CREATE TABLE windows_hourly (
     pcie_replays DOUBLE,
     nvlink_errors DOUBLE,
     counter_resets UBIGINT,
-    rejected_values UBIGINT
+    rejected_values UBIGINT,
+    application_clocks_ratio DOUBLE
 );
 
 CREATE TABLE blocks_hourly (
@@ -50,8 +51,8 @@ CREATE TABLE blocks_hourly (
     gpus UINTEGER NOT NULL,
     windows UBIGINT NOT NULL,
     samples UBIGINT,
-    busy_samples UBIGINT,
     completeness_ratio DOUBLE,
+    busy_samples UBIGINT,
     busy_ratio DOUBLE,
     effective_clock_mhz DOUBLE,
     clock_min_mhz DOUBLE,
@@ -69,7 +70,8 @@ CREATE TABLE blocks_hourly (
     remapped_rows DOUBLE,
     pcie_replays DOUBLE,
     nvlink_errors DOUBLE,
-    counter_resets UBIGINT
+    counter_resets UBIGINT,
+    application_clocks_ratio DOUBLE
 );
 
 -- Hours that got windows since they were last rolled up. Only ever appended to and deleted from: several rows an hour.
