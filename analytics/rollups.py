@@ -102,22 +102,28 @@ def _aggregate(column: Column, *, time: str) -> str:
 def hour_of_gpus() -> str:
     """SQL of one hour of `windows_hourly`; parameters: start and end of the hour in ns."""
     columns = ", ".join(_aggregate(c, time="window_start_ns") for c in WINDOWS_HOURLY.columns[4:])
-    return (
-        "SELECT gpu_uuid, $1::BIGINT AS hour_start_ns, arg_max(node, window_start_ns) AS node, "
-        f"count(*)::UINTEGER AS windows, {columns} FROM windows "
-        "WHERE window_start_ns >= $1 AND window_start_ns < $2 GROUP BY gpu_uuid"  # noqa: S608
-    )
+    return f"""
+        SELECT gpu_uuid, $1::BIGINT AS hour_start_ns, arg_max(node, window_start_ns) AS node,
+               count(*)::UINTEGER AS windows, {columns}
+        FROM windows
+        WHERE window_start_ns >= $1 AND window_start_ns < $2
+        GROUP BY gpu_uuid
+    """  # noqa: S608
 
 
 def hour_of_blocks() -> str:
     """SQL of one hour of `blocks_hourly`, from `windows_hourly`; parameter: start of the hour in ns."""
     columns = ", ".join(_aggregate(c, time="hour_start_ns") for c in BLOCKS_HOURLY.columns[5:])
-    return (
-        "WITH levels AS (SELECT node, level, value FROM node_levels WHERE level NOT IN ('node', 'fleet')), "
-        "members AS (SELECT h.*, 'node' AS level, h.node AS value FROM windows_hourly h WHERE h.hour_start_ns = $1 "
-        "UNION ALL SELECT h.*, 'fleet', 'fleet' FROM windows_hourly h WHERE h.hour_start_ns = $1 "
-        "UNION ALL SELECT h.*, l.level, l.value FROM windows_hourly h JOIN levels l USING (node) "
-        "WHERE h.hour_start_ns = $1) "
-        "SELECT level, value, $1::BIGINT AS hour_start_ns, count(*)::UINTEGER AS gpus, "
-        f"sum(windows)::UBIGINT AS windows, {columns} FROM members GROUP BY level, value"  # noqa: S608
-    )
+    return f"""
+        WITH here AS (FROM windows_hourly WHERE hour_start_ns = $1),
+        levels AS (SELECT node, level, value FROM node_levels WHERE level NOT IN ('node', 'fleet')),
+        members AS (
+            SELECT here.*, 'node' AS level, here.node AS value FROM here
+            UNION ALL SELECT here.*, 'fleet', 'fleet' FROM here
+            UNION ALL SELECT here.*, levels.level, levels.value FROM here JOIN levels USING (node)
+        )
+        SELECT level, value, $1::BIGINT AS hour_start_ns, count(*)::UINTEGER AS gpus,
+               sum(windows)::UBIGINT AS windows, {columns}
+        FROM members
+        GROUP BY level, value
+    """  # noqa: S608
