@@ -16,9 +16,9 @@ class Reading:
     """What one call of a collector saw. Everything may be empty.
 
     `samples` holds one batch a node; the agent joins batches of a node until ~10 s are full, and publishes a batch
-    that is as long as that at once. A batch whose `interval_s` is 0 leaves the promise to the agent, which paces its
-    collector: the agent puts its own interval there. `inventory` is given whenever it is new or changed; the agent repeats the last one
-    from time to time. `rejected` counts values that were garbage or unreadable, by "metric:reason".
+    that is as long as that at once. A batch whose `interval_s` is 0 leaves the promise to the agent that paces its
+    collector: it puts its own interval there. `inventory` is given whenever it is new or changed; the agent repeats
+    the last one from time to time. `rejected` counts values that were garbage or unreadable, by "metric:reason".
     """
 
     samples: Sequence[SampleBatch] = ()

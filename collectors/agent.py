@@ -1,0 +1,147 @@
+"""The agent: one loop for every collector of a node, from a call to a message in the log.
+
+To run another collector: an entry in `collectors`; this loop times, counts, joins, encodes and sends for all.
+"""
+
+import importlib.metadata
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping
+
+from prometheus_client import CollectorRegistry
+
+from collectors import Collector
+from collectors.batches import Batches
+from collectors.outbox import MAX_BYTES, Outbox
+from collectors.schedule import Schedule
+from collectors.self_metrics import AgentMetrics
+from collectors.worker import Terms, Worker
+from streams import Producer
+from telemetry.errors import SettingsError
+
+log = logging.getLogger(__name__)
+
+ATTEND_EVERY_S = 0.5
+
+
+class Agent:
+    """Runs collectors, each as (collector, seconds between calls; 0 is as fast as it goes), and sends what they give.
+
+    Each collector has a thread; one that hangs, fails or is unavailable does not disturb the others. What it says
+    goes to `isotach.telemetry`, `isotach.inventory`, `isotach.events` and `isotach.measurements` through `producer`,
+    which stays the caller's to close. While the log is away messages wait in memory, up to `max_queue_bytes`. The
+    collectors are closed at the end.
+    """
+
+    def __init__(
+        self,
+        *,
+        collectors: Mapping[str, tuple[Collector, float]],
+        producer: Producer,
+        node: str,
+        clock_ns: Callable[[], int] = time.time_ns,
+        monotonic: Callable[[], float] = time.monotonic,
+        wait: Callable[[threading.Event, float], bool] = threading.Event.wait,
+        batch_s: float = 10.0,
+        inventory_every_s: float = 300.0,
+        registry: CollectorRegistry | None = None,
+        jitter: random.Random | None = None,
+        max_queue_bytes: int = MAX_BYTES,
+        hang_after_s: float = 30.0,
+        stop_within_s: float = 10.0,
+    ) -> None:
+        if not collectors:
+            raise SettingsError("the agent has no collector to run")
+        if any(interval_s < 0 for _, interval_s in collectors.values()) or batch_s <= 0:
+            raise SettingsError("intervals of collectors are 0 or more seconds, batch_s is above 0")
+        self._producer = producer
+        self._monotonic = monotonic
+        self._stop_within_s = stop_within_s
+        self._metrics = AgentMetrics(registry or CollectorRegistry())
+        self._outbox = Outbox(max_bytes=max_queue_bytes, monotonic=monotonic)
+        spread = jitter or random.Random()  # noqa: S311 - spreads load, guards nothing
+        terms = Terms(
+            node=node,
+            agent_version=_version(),
+            inventory_every_s=inventory_every_s,
+            hang_after_s=hang_after_s,
+            clock_ns=clock_ns,
+            monotonic=monotonic,
+            wait=wait,
+            spread=lambda seconds: seconds * spread.uniform(0.75, 1.25),
+        )
+        self._workers = [
+            Worker(
+                name=name,
+                collector=collector,
+                interval_s=interval_s,
+                schedule=Schedule(interval_s=interval_s, now=monotonic(), jitter=spread),
+                batches=Batches(batch_s=batch_s),
+                outbox=self._outbox,
+                metrics=self._metrics,
+                terms=terms,
+            )
+            for name, (collector, interval_s) in collectors.items()
+        ]
+
+    def run(self, stop: threading.Event) -> None:
+        """Collect and send until `stop` is set or every input has ended; then everything is flushed."""
+        threads = [
+            threading.Thread(target=worker.run, args=(stop,), name=f"collector-{worker.name}", daemon=True)
+            for worker in self._workers
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            while not stop.is_set() and not all(worker.ended for worker in self._workers):
+                self._forward(stop)
+                for worker in self._workers:
+                    worker.attend()
+            for worker in self._workers:
+                if worker.ended:
+                    worker.finish()
+            while not stop.is_set() and self._outbox.messages:
+                self._forward(stop)
+        except BaseException:
+            stop.set()  # so that the collectors' threads end too
+            raise
+        finally:
+            self._shut_down(threads)
+
+    def _forward(self, stop: threading.Event) -> None:
+        def enough() -> bool:
+            return stop.is_set() or (not self._outbox.messages and all(worker.ended for worker in self._workers))
+
+        self._outbox.send(self._producer, for_s=ATTEND_EVERY_S, until=enough)
+        self._show_queue()
+
+    def _shut_down(self, threads: list[threading.Thread]) -> None:
+        until = self._monotonic() + self._stop_within_s
+        self._outbox.release()
+        for patience_s in (1.0, 2.0):  # most end by themselves; closing ends a call that can be ended
+            for thread in threads:
+                thread.join(max(0.0, min(patience_s, until - self._monotonic())))
+            for worker in self._workers:
+                worker.close()
+        for thread in threads:
+            if thread.is_alive():
+                log.error("%s does not come back: left behind", thread.name)
+        for worker in self._workers:
+            worker.finish()
+        self._outbox.close(self._producer, within_s=max(1.0, until - self._monotonic()))
+        self._show_queue()
+
+    def _show_queue(self) -> None:
+        self._metrics.queue_messages.set(self._outbox.messages)
+        self._metrics.queue_bytes.set(self._outbox.bytes)
+        self._metrics.dropped.set(self._outbox.dropped)
+        self._metrics.log_available.set(1 if self._outbox.available else 0)
+
+
+def _version() -> str | None:
+    try:
+        return importlib.metadata.version("isotach")
+    except importlib.metadata.PackageNotFoundError:
+        return None

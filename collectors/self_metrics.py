@@ -1,0 +1,68 @@
+"""The agent's metrics about itself, and the small HTTP server that shows them to Prometheus.
+
+To add one: one line in `AgentMetrics`, and set it where it happens.
+"""
+
+import threading
+from dataclasses import dataclass
+from wsgiref.simple_server import WSGIServer
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server
+
+from telemetry.errors import SettingsError
+
+
+class AgentMetrics:
+    """What the agent counts, all under `isotach_agent_`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"isotach_agent_{name}", text, labels, registry=registry)
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"isotach_agent_{name}", text, labels, registry=registry)
+
+        self.success = gauge("collector_success", "1 if the collector's last call worked.", "collector")
+        self.duration = gauge("collector_duration_seconds", "How long the collector's last call took.", "collector")
+        self.completeness = gauge(
+            "collector_completeness_ratio", "GPUs that answered of those known, mean of the last 60 ticks.", "collector"
+        )
+        self.samples = counter("samples", "Samples collected, one a GPU and time.", "collector")
+        self.batches = counter("batches", "Telemetry messages made.", "collector")
+        self.bytes = counter("bytes", "Bytes of telemetry messages made, compressed.", "collector")
+        self.events = counter("events", "Events, by kind.", "kind")
+        self.rejected = counter("rejected", "Values and rows that could not be used.", "collector", "metric", "reason")
+        self.errors = counter("collector_errors", "Calls that failed, by the error's class.", "collector", "error")
+        self.missed = counter("collector_missed_ticks", "Ticks passed over: late or backing off.", "collector")
+        self.queue_messages = gauge("queue_messages", "Messages waiting for the log.")
+        self.queue_bytes = gauge("queue_bytes", "Bytes waiting for the log.")
+        self.dropped = gauge("queue_dropped_messages", "Messages dropped because the queue was full, since the start.")
+        self.log_available = gauge("log_available", "1 if the log took the last message.")
+
+
+@dataclass(frozen=True, slots=True)
+class MetricsServer:
+    """A running server; `port` is the one it listens on."""
+
+    server: WSGIServer
+    thread: threading.Thread
+
+    @property
+    def port(self) -> int:
+        """The port, also when 0 was asked for."""
+        return self.server.server_port
+
+    def close(self) -> None:
+        """Stop listening and wait for the thread."""
+        self.server.shutdown()
+        self.server.server_close()
+        self.thread.join()
+
+
+def serve(registry: CollectorRegistry, *, host: str = "127.0.0.1", port: int) -> MetricsServer:
+    """A server of `/metrics` on its own thread; raises SettingsError if the port cannot be used."""
+    try:
+        server, thread = start_http_server(port, addr=host, registry=registry)
+    except OSError as error:
+        raise SettingsError(f"metrics cannot be served on {host}:{port}: {error.strerror}") from None
+    return MetricsServer(server, thread)

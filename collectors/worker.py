@@ -1,0 +1,268 @@
+"""One collector at work: asked on its schedule, timed, counted, its readings turned into messages.
+
+To change what becomes of a reading: `_take`. The one broad `except` of the project is in `_round`.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from collectors import Collector, Reading
+from collectors.batches import Batches, halves
+from collectors.outbox import PATIENCE_S, Outbox
+from collectors.schedule import Schedule
+from collectors.self_metrics import AgentMetrics
+from streams import Outgoing
+from streams.topics import EVENTS, INVENTORY, MEASUREMENTS, TELEMETRY
+from telemetry.codec import JSON, MAX_VALUE_BYTES, Encoder
+from telemetry.errors import EndOfInput, NoData, SourceHangs, SourceUnavailable
+from telemetry.records import Event, NodeInventory, SampleBatch
+from telemetry.rows import to_json
+
+log = logging.getLogger(__name__)
+
+COMPLETENESS_TICKS = 60
+QUIET_S = 300.0  #: the same trouble of a flapping source is told again only after this
+NO_DATA_PAUSE_S = 0.05  #: for collectors without an interval of their own
+_JSON_HEADERS = {"content-type": JSON.encode()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terms:
+    """What all workers of an agent share."""
+
+    node: str
+    agent_version: str | None
+    inventory_every_s: float
+    hang_after_s: float
+    clock_ns: Callable[[], int]
+    monotonic: Callable[[], float]
+    wait: Callable[[threading.Event, float], bool]
+    spread: Callable[[float], float]  #: a length of time, a little longer or shorter: so that fleets do not march
+
+
+class Worker:
+    """Runs one collector on a thread of its own, so that one that hangs stops nobody else.
+
+    Only the thread of `run` calls the collector. `attend` and `finish` are the agent's and may run beside a hanging
+    call: what was collected before it still goes out.
+    """
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        collector: Collector,
+        interval_s: float,
+        schedule: Schedule,
+        batches: Batches,
+        outbox: Outbox,
+        metrics: AgentMetrics,
+        terms: Terms,
+    ) -> None:
+        self.name = name
+        self.ended = False
+        self._collector = collector
+        self._interval_s = interval_s
+        self._schedule = schedule
+        self._batches = batches
+        self._outbox = outbox
+        self._metrics = metrics
+        self._terms = terms
+        self._encoder = Encoder()
+        self._lock = threading.Lock()  # batches, encoder, inventory
+        self._inventory: dict[str, tuple[NodeInventory, float]] = {}
+        self._known_gpus = 0
+        self._answered_ns = 0
+        self._ticks: deque[float] = deque(maxlen=COMPLETENESS_TICKS)
+        self._calling_since: float | None = None
+        self._hang_told = False
+        self._trouble: str | None = None
+        self._told_at: dict[str, float] = {}
+
+    def run(self, stop: threading.Event) -> None:
+        """Ask until told to stop or the input ends."""
+        terms = self._terms
+        try:
+            while not terms.wait(stop, self._schedule.wait_s(terms.monotonic())):
+                if not self._round():
+                    log.info("%s: end of input", self.name)
+                    break
+        finally:
+            self.ended = True
+
+    def attend(self) -> None:
+        """Send what has waited long enough, repeat inventory that is due, notice a call that hangs."""
+        now = self._terms.monotonic()
+        since = self._calling_since
+        limit = max(self._terms.hang_after_s, 3 * self._interval_s)
+        if since is not None and now - since > limit and not self._hang_told:
+            self._hang_told = True
+            self._metrics.success.labels(self.name).set(0)
+            self._metrics.completeness.labels(self.name).set(0)
+            self._tell("collector_hang", f"no answer for {now - since:.0f} s", patience_s=0.0)
+        if self._lock.acquire(blocking=False):  # a busy worker does the same by itself, soon
+            try:
+                for batch in self._batches.due(now=now):
+                    self._publish(batch, patience_s=0.0)
+                self._repeat_inventory(now)
+            finally:
+                self._lock.release()
+
+    def finish(self) -> None:
+        """Send what still waits to be joined; the worker itself may be stuck in its collector."""
+        if self._lock.acquire(timeout=1.0):
+            try:
+                for batch in self._batches.drain():
+                    self._publish(batch, patience_s=0.0)
+            finally:
+                self._lock.release()
+
+    def close(self) -> None:
+        """Close the collector, which also ends a call that can be ended."""
+        self._collector.close()
+
+    def _round(self) -> bool:
+        """One call of the collector; False when its input has ended."""
+        started = self._terms.monotonic()
+        failure: Exception | None = None
+        self._calling_since = started
+        try:
+            reading = self._collector.collect()
+            self._calling_since = None
+            self._metrics.duration.labels(self.name).set(self._terms.monotonic() - started)
+            self._take(reading)
+        except NoData:
+            if self._interval_s <= 0:
+                self._schedule.pause(self._terms.monotonic(), NO_DATA_PAUSE_S)
+        except EndOfInput:
+            return False
+        except Exception as error:  # noqa: BLE001 - nothing that a source does may end the agent; counted and visible
+            failure = error
+        finally:
+            self._calling_since = None
+        if failure is None:
+            self._worked()
+        else:
+            self._metrics.duration.labels(self.name).set(self._terms.monotonic() - started)
+            self._failed(failure)
+        return True
+
+    def _worked(self) -> None:
+        missed = self._schedule.done(self._terms.monotonic())
+        self._count_missed(missed)
+        self._metrics.success.labels(self.name).set(1)
+        if self._trouble is not None or self._hang_told:
+            log.info("%s: works again", self.name)
+        self._trouble = None
+        self._hang_told = False
+
+    def _failed(self, error: Exception) -> None:
+        name = type(error).__name__
+        self._metrics.success.labels(self.name).set(0)
+        self._metrics.errors.labels(self.name, name).inc()
+        self._ticks.append(0.0)
+        self._count_missed(self._schedule.back_off(self._terms.monotonic()))
+        if self._trouble != name:
+            known = isinstance(error, SourceUnavailable)
+            kind = "collector_hang" if isinstance(error, SourceHangs) else "collector_failed"
+            self._tell(kind, str(error) if known else f"{name}: {error}", cause=None if known else error)
+        self._trouble = name
+
+    def _tell(self, kind: str, detail: str, *, cause: Exception | None = None, patience_s: float | None = None) -> None:
+        """Log and event, once for each change of state, and not more often than every five minutes if it flaps."""
+        now = self._terms.monotonic()
+        if kind in self._told_at and now - self._told_at[kind] < QUIET_S:
+            return
+        self._told_at[kind] = now
+        log.error("%s: %s", self.name, detail, exc_info=cause)
+        event = Event(
+            time_ns=self._terms.clock_ns(),
+            node=self._terms.node,
+            gpu_uuid="",
+            kind=kind,
+            detail=f"{self.name}: {detail}"[:1000],
+        )
+        self._publish_event(event, patience_s=self._patience() if patience_s is None else patience_s)
+
+    def _patience(self) -> float | None:
+        """Seconds: a collector with its own pace loses the oldest rather than the newest; one without waits."""
+        return PATIENCE_S if self._interval_s > 0 else None
+
+    def _count_missed(self, missed: int) -> None:
+        if missed:
+            self._metrics.missed.labels(self.name).inc(missed)
+            self._ticks.extend([0.0] * min(missed, COMPLETENESS_TICKS))
+        if self._ticks:
+            self._metrics.completeness.labels(self.name).set(sum(self._ticks) / len(self._ticks))
+
+    def _take(self, reading: Reading) -> None:
+        now, patience_s = self._terms.monotonic(), self._patience()
+        with self._lock:
+            for batch in reading.samples:
+                paced = batch if batch.interval_s > 0 else replace(batch, interval_s=self._interval_s or 1.0)
+                for ready in self._batches.add(paced, now=now):
+                    self._publish(ready, patience_s=patience_s)
+            for inventory in reading.inventory:
+                self._publish_inventory(inventory, now, patience_s=patience_s)
+        for event in reading.events:
+            self._publish_event(event, patience_s=patience_s)
+        for measurement in reading.measurements:
+            key = measurement.subject.encode()
+            self._outbox.put(_json(MEASUREMENTS, key, to_json(measurement)), patience_s=patience_s)
+        self._metrics.samples.labels(self.name).inc(sum(len(batch) for batch in reading.samples))
+        for reason, count in reading.rejected.items():
+            metric, _, why = reason.partition(":")
+            self._metrics.rejected.labels(self.name, metric, why).inc(count)
+        if reading.samples or reading.inventory or self._known_gpus:
+            self._answered_ns = self._terms.clock_ns()
+            self._count_answers(sum(len(batch.gpus) for batch in reading.samples))
+
+    def _count_answers(self, answered: int) -> None:
+        if self._interval_s <= 0:
+            return  # a recording at full speed promises nothing by time
+        seen = sum(max(record.expected_gpus or 0, len(record.gpus)) for record, _ in self._inventory.values())
+        # The most there ever were: a GPU that is lost leaves the inventory, and must not leave the count.
+        self._known_gpus = max(self._known_gpus, seen, answered)
+        self._ticks.append(answered / self._known_gpus if self._known_gpus else 1.0)
+
+    def _publish(self, batch: SampleBatch, *, patience_s: float | None) -> None:
+        try:
+            encoded = self._encoder.encode(batch)
+        except (ValueError, TypeError, BufferError) as error:
+            self._metrics.rejected.labels(self.name, "batch", "unencodable").inc()
+            if "unencodable" not in self._told_at:
+                log.error("%s: a batch of %s cannot be encoded (said once): %s", self.name, batch.node, error)
+            self._told_at["unencodable"] = self._terms.monotonic()
+            return
+        if len(encoded.value) > MAX_VALUE_BYTES and len(batch) > 1:
+            for half in halves(batch):
+                self._publish(half, patience_s=patience_s)
+            return
+        self._metrics.batches.labels(self.name).inc()
+        self._metrics.bytes.labels(self.name).inc(len(encoded.value))
+        message = Outgoing(topic=TELEMETRY, key=encoded.key, value=encoded.value, headers=encoded.headers)
+        self._outbox.put(message, patience_s=patience_s)
+
+    def _publish_event(self, event: Event, *, patience_s: float | None) -> None:
+        self._metrics.events.labels(event.kind).inc()
+        key = (event.gpu_uuid or event.node).encode()
+        self._outbox.put(_json(EVENTS, key, to_json(event)), patience_s=patience_s)
+
+    def _publish_inventory(self, inventory: NodeInventory, now: float, *, patience_s: float | None) -> None:
+        if inventory.agent_version is None:
+            inventory = replace(inventory, agent_version=self._terms.agent_version)
+        self._inventory[inventory.node] = (inventory, now + self._terms.spread(self._terms.inventory_every_s))
+        self._outbox.put(_json(INVENTORY, inventory.node.encode(), to_json(inventory)), patience_s=patience_s)
+
+    def _repeat_inventory(self, now: float) -> None:
+        """Inventory that still holds: its collector has worked since, and would have given a changed one."""
+        for inventory, due in list(self._inventory.values()):
+            if due <= now and self._answered_ns > inventory.seen_ns:
+                self._publish_inventory(replace(inventory, seen_ns=self._answered_ns), now, patience_s=0.0)
+
+
+def _json(topic: str, key: bytes, value: bytes) -> Outgoing:
+    return Outgoing(topic=topic, key=key, value=value, headers=_JSON_HEADERS)
