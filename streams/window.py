@@ -7,8 +7,23 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 
-from streams import Assigned, Batch, Message, Outgoing, Producer, Revoked, Source, TopicPartition, Transport
+import polars as pl
+
+from streams import (
+    Assigned,
+    Batch,
+    Message,
+    Outgoing,
+    Producer,
+    Reader,
+    Revoked,
+    Source,
+    TopicPartition,
+    TransactionalProducer,
+    Transport,
+)
 from streams.counters import Counters
 from streams.deadletter import Rejected, dead_letters
 from streams.decode import decode, slices
@@ -25,7 +40,7 @@ _SKEW_AGAIN_NS = 3_600 * _SECOND  # a node whose clock stays wrong is reported o
 _MAX_SKEWED = 100_000  # nodes remembered: names come from outside
 _RESUME_SHARE = 0.8
 _SILENCE_CHECK_S = 5.0
-_MAX_BACK_OFF_S = 30.0
+MAX_BACK_OFF_S = 30.0
 _log = logging.getLogger("isotach.window")
 
 
@@ -55,33 +70,43 @@ def run_window_job(
     counters = counters or Counters()
     pause = back_off_s
     while not stop.is_set():
-        job = _Job(
-            transport,
-            member=member,
-            group=group,
-            windows=Windows(
-                window_ns=round(window_s * _SECOND),
-                lateness_ns=round(lateness_s * _SECOND),
-                max_skew_ns=round(max_skew_s * _SECOND),
-            ),
-            idle_ns=round(idle_s * _SECOND),
-            max_open_rows=max_open_rows,
-            clock_ns=clock_ns,
-            counters=counters,
-        )
         try:
-            job.open()
-            while not stop.is_set():
-                job.step(poll_s)
-                pause = back_off_s
-            job.finish()
+            with ExitStack() as parts:
+                producer = transport.producer(client_id=f"{member}-windows")
+                parts.callback(close_quietly, producer)
+                source = transport.subscribe([TELEMETRY], group=group, client_id=member)
+                parts.callback(close_quietly, source)
+                job = _Job(
+                    transport,
+                    source=source,
+                    producer=producer,
+                    windows=Windows(
+                        window_ns=round(window_s * _SECOND),
+                        lateness_ns=round(lateness_s * _SECOND),
+                        max_skew_ns=round(max_skew_s * _SECOND),
+                    ),
+                    idle_ns=round(idle_s * _SECOND),
+                    max_open_rows=max_open_rows,
+                    clock_ns=clock_ns,
+                    counters=counters,
+                )
+                while not stop.is_set():
+                    job.step(poll_s)
+                    pause = back_off_s
+                job.finish()
         except TransportError as error:
             counters.add("retries", label="window")
             _log.warning("window job %s begins anew in %.1f s: %s", member, pause, error)
             stop.wait(pause)
-            pause = min(2 * pause, _MAX_BACK_OFF_S)
-        finally:
-            job.close()
+            pause = min(2 * pause, MAX_BACK_OFF_S)
+
+
+def close_quietly(part: Source | Producer | TransactionalProducer | Reader) -> None:
+    """Let go of it; what the log refuses now was never committed, and will be done again."""
+    try:
+        part.close()
+    except TransportError as error:
+        _log.info("while closing: %s", error)
 
 
 class _Job:
@@ -91,8 +116,8 @@ class _Job:
         self,
         transport: Transport,
         *,
-        member: str,
-        group: str,
+        source: Source,
+        producer: Producer,
         windows: Windows,
         idle_ns: int,
         max_open_rows: int,
@@ -100,29 +125,21 @@ class _Job:
         counters: Counters,
     ) -> None:
         self._transport = transport
-        self._member = member
-        self._group = group
+        self._source = source
+        self._producer = producer
         self._windows = windows
         self._idle_ns = idle_ns
         self._max_open_rows = max_open_rows
         self._clock_ns = clock_ns
         self._counters = counters
-        self._source: Source | None = None
-        self._producer: Producer | None = None
         self._heard: dict[int, int] = {}
         self._told_silence: dict[int, int] = {}
         self._paused: frozenset[int] = frozenset()
         self._skewed: dict[str, int] = {}
         self._window_ns = windows.window_ns
 
-    def open(self) -> None:
-        """Join the group."""
-        self._producer = self._transport.producer(client_id=f"{self._member}-windows")
-        self._source = self._transport.subscribe([TELEMETRY], group=self._group, client_id=self._member)
-
     def step(self, poll_s: float) -> None:
         """One poll, and all that follows from it: nothing is committed before it is acknowledged."""
-        assert self._source is not None
         found = self._source.poll(timeout_s=poll_s)
         now = self._clock_ns()
         if isinstance(found, Assigned):
@@ -155,14 +172,13 @@ class _Job:
 
     def _publish(self, messages: Sequence[Message], rejected: Sequence[Rejected], closed: Sequence[Closed]) -> None:
         """Send everything and wait until it is acknowledged."""
-        assert self._producer is not None
         if not rejected and not closed:
             return
         for one in rejected:
             for letter in dead_letters(messages[one.message], one):
                 self._producer.send(letter)
             if one.rule == "future" and one.rows is not None:
-                for event in self._skew_events(messages[one.message], one):
+                for event in self._skew_events(messages[one.message], one.rows):
                     self._producer.send(event)
         for window in closed:
             for outgoing in _encode(window):
@@ -171,11 +187,10 @@ class _Job:
         self._counters.add("windows", sum(not window.progress for window in closed))
         self._counters.add("window_rows", sum(len(window.rows) for window in closed))
 
-    def _skew_events(self, message: Message, rejected: Rejected) -> list[Outgoing]:
+    def _skew_events(self, message: Message, rows: pl.DataFrame) -> list[Outgoing]:
         """An event for each node of the rows that was not reported in the last hour."""
-        assert rejected.rows is not None
         out = []
-        for node, part in rejected.rows.group_by("node", maintain_order=True):
+        for node, part in rows.group_by("node", maintain_order=True):
             name = str(node[0])
             if message.time_ns - self._skewed.get(name, -_SKEW_AGAIN_NS) < _SKEW_AGAIN_NS:
                 continue
@@ -194,7 +209,6 @@ class _Job:
         return out
 
     def _commit(self, partitions: set[int]) -> None:
-        assert self._source is not None
         owned = partitions & set(self._windows.partitions)
         if owned:
             self._source.commit({TopicPartition(TELEMETRY, p): self._windows.place(p) for p in sorted(owned)})
@@ -234,7 +248,6 @@ class _Job:
 
     def _press(self) -> None:
         """Pause partitions while too many rows are held: all but the fullest one, whose windows close first."""
-        assert self._source is not None
         held = self._windows.open_rows
         self._counters.set("open_rows", held)
         if held > self._max_open_rows:
@@ -271,15 +284,6 @@ class _Job:
     def finish(self) -> None:
         """A clean stop: places first, then leave, so that the next member reads no more than it must."""
         self._commit(set(self._windows.partitions))
-
-    def close(self) -> None:
-        """Leave the group; what the log refuses now was never committed."""
-        for part in (self._source, self._producer):
-            if part is not None:
-                try:
-                    part.close()
-                except TransportError as error:
-                    _log.info("while closing: %s", error)
 
 
 def _encode(window: Closed) -> list[Outgoing]:
