@@ -1,0 +1,91 @@
+"""`POST /v1/telemetry`: one message a request, checked, then acknowledged by the log before it is answered.
+
+To accept another topic: `messages.TOPICS`.
+"""
+
+import hmac
+from collections.abc import Callable, Mapping
+from urllib.parse import unquote_to_bytes
+
+from fastapi import Request, Response
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import Headers
+
+from api.messages import TELEMETRY, TOPICS, Checked, check
+from api.metrics import Metrics
+from api.refusal import Refused
+from telemetry.codec import MAX_VALUE_BYTES
+from telemetry.errors import BadInput, TransportError
+
+Ingest = Callable[[str, bytes | None, Mapping[str, bytes], bytes], None]
+"""Writes (topic, key, headers, value) to the log; returns once it is acknowledged; BadInput or TransportError."""
+
+_PREFIX = "isotach-"
+_RETRY_AFTER_S = 5
+
+
+async def take(request: Request, *, ingest: Ingest | None, token: str | None, metrics: Metrics) -> Response:
+    """202 with the number of messages written; raises Refused for everything else."""
+    if token is not None and not _allowed(request.headers.get("authorization", ""), token):
+        # Nothing more: who guesses learns nothing.
+        raise Refused(401, "unauthorized", "a token is needed", headers={"www-authenticate": "Bearer"})
+    if ingest is None:
+        raise Refused(503, "no_telemetry_here", "this replica takes no telemetry")
+    topic = request.headers.get("isotach-topic", TELEMETRY)
+    try:
+        if topic not in TOPICS:
+            raise BadInput("unknown_topic", f"topic {topic[:80]!r}; {', '.join(TOPICS)}")
+        body = await _body(request)
+        key, headers = _message_headers(request.headers)
+        accepted = await run_in_threadpool(_written, ingest, topic, key, headers, body)
+    except BadInput as error:
+        metrics.rejected.labels(error.rule).inc()
+        status = 413 if error.rule == "too_large" else 400
+        raise Refused(status, error.rule, error.detail) from None
+    except TransportError as error:
+        headers_out = {"retry-after": str(_RETRY_AFTER_S)}
+        raise Refused(503, "log_unavailable", f"not stored: {error}", headers=headers_out) from None
+    metrics.accepted.labels(topic).inc(accepted)
+    return Response(b'{"accepted":%d}' % accepted, status_code=202, media_type="application/json")
+
+
+def _written(ingest: Ingest, topic: str, key: bytes | None, headers: Mapping[str, bytes], body: bytes) -> int:
+    """Everything is checked before anything is written."""
+    messages: list[Checked] = check(topic, key, headers, body)
+    for message in messages:
+        ingest(topic, message.key, message.headers, message.value)
+    return len(messages)
+
+
+def _allowed(header: str, token: str) -> bool:
+    scheme, _, given = header.partition(" ")
+    return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
+
+
+async def _body(request: Request) -> bytes:
+    """At most as many bytes as a message may have; what is larger is refused before it is read."""
+    announced = request.headers.get("content-length", "0")
+    if announced.isdigit() and int(announced) > MAX_VALUE_BYTES:
+        raise BadInput("too_large", f"body of {announced} bytes; at most {MAX_VALUE_BYTES}")
+    encoding = request.headers.get("content-encoding", "identity")
+    if encoding != "identity":
+        raise BadInput("unknown_content_type", f"content encoding {encoding[:80]!r}; send the body as it is")
+    parts, size = [], 0
+    async for part in request.stream():
+        size += len(part)
+        if size > MAX_VALUE_BYTES:
+            raise BadInput("too_large", f"body of more than {MAX_VALUE_BYTES} bytes")
+        parts.append(part)
+    return b"".join(parts)
+
+
+def _message_headers(headers: Headers) -> tuple[bytes | None, dict[str, bytes]]:
+    """The key and the message headers: Isotach-Key, Isotach-<name> (percent-encoded), Content-Type."""
+    found: dict[str, bytes] = {}
+    for name, value in headers.items():
+        if name.startswith(_PREFIX) and name not in ("isotach-topic", "isotach-key"):
+            found[name.removeprefix(_PREFIX)] = unquote_to_bytes(value)
+    if "content-type" in headers:
+        found["content-type"] = headers["content-type"].encode("latin-1")
+    key = headers.get("isotach-key")
+    return (None if key is None else unquote_to_bytes(key)), found

@@ -1,0 +1,54 @@
+"""Answers rebuilt as soon as the store changes, so that nobody waits for the common ones.
+
+To keep another endpoint warm: `warm=True` in its `Endpoint`.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+
+from api.answers import Answers, Built
+from api.endpoint import Endpoint, Site
+from api.parameters import parse
+from api.refusal import Refused
+from telemetry.errors import StoreError
+
+
+@asynccontextmanager
+async def kept_warm(site: Site, answers: Answers, endpoints: Sequence[Endpoint]) -> AsyncIterator[None]:
+    """Rebuild the common answers, and those asked for since the last change, whenever the store changes."""
+    loop, changed = asyncio.get_running_loop(), asyncio.Event()
+
+    def wake(_: int) -> None:
+        with suppress(RuntimeError):  # the loop is closed while the writer still writes
+            loop.call_soon_threadsafe(changed.set)
+
+    async def rebuild() -> None:
+        by_path = {endpoint.path: endpoint for endpoint in endpoints}
+        while True:
+            await changed.wait()
+            changed.clear()
+            common = [(endpoint.path, b"") for endpoint in endpoints if endpoint.warm]
+            for key in dict.fromkeys([*common, *answers.wanted()]):
+                endpoint = by_path.get(key[0])
+                if endpoint is not None:
+                    version = site.store.version_of(*endpoint.tables)
+                    build = partial(_build, site, endpoint, key[1])
+                    with suppress(StoreError, Refused):  # whoever asks for it is told
+                        await answers.get(key, version, build)
+
+    unsubscribe = site.store.subscribe(wake)
+    changed.set()
+    task = asyncio.create_task(rebuild())
+    try:
+        yield
+    finally:
+        unsubscribe()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+def _build(site: Site, endpoint: Endpoint, query: bytes) -> Built:
+    return endpoint.build(site, parse(query, endpoint.parameters))
