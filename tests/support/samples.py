@@ -3,14 +3,14 @@
 To add a scenario: a function here that returns a frame with the columns of `frames.sample_schema` or of WINDOWS.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from analytics.frames import sample_schema, schema
-from telemetry.tables import GPUS, NODES, WINDOWS
+from analytics.frames import frame, sample_schema
+from telemetry.tables import GPUS, WINDOWS
 
 WINDOW_NS = 60 * 10**9
 START_NS = 1_767_225_600 * 10**9  #: a multiple of the window
@@ -88,3 +88,34 @@ def fleet_samples(*, gpus: int, seconds: int = 60, seed: int = 0) -> pl.DataFram
         },
         schema=sample_schema(),
     )
+
+
+def windows(rows: Sequence[Mapping[str, Any]], *, at: int = 0) -> pl.DataFrame:
+    """Rows of WINDOWS for the window number `at`: a GPU busy with compute at the cap, changed by each row's values."""
+    normal: dict[str, Any] = {
+        "window_start_ns": START_NS + at * WINDOW_NS, "window_s": 60.0, "node": "n0", "samples": 60,
+        "completeness_ratio": 1.0, "busy_samples": 60, "busy_ratio": 1.0, "workload_class": "compute",
+        "effective_clock_mhz": 1400.0, "clock_min_mhz": 1380.0, "memory_clock_mhz": 2619.0, "power_w": 690.0,
+        "power_max_w": 700.0, "power_limit_w": 700.0, "temperature_c": 60.0, "utilization_ratio": 1.0,
+        "tensor_active_ratio": 0.6, "sm_active_ratio": 0.9, "sw_power_cap_ratio": 0.9, "hw_slowdown_ratio": 0.0,
+        "sw_thermal_ratio": 0.0, "hw_thermal_ratio": 0.0, "power_brake_ratio": 0.0, "ecc_corrected": 0.0,
+        "ecc_uncorrected": 0.0, "row_remap_pending": False, "row_remap_failed": False, "pcie_replays": 0.0,
+        "pcie_link_gen": 5.0, "pcie_link_width": 16.0, "nvlink_errors": 0.0, "counter_resets": 0,
+        "recovery_action": 0.0, "distinct_readings": 50, "rejected_values": 0, "application_clocks_ratio": 0.0,
+    }  # fmt: skip
+    return frame(WINDOWS, [normal | row for row in rows])
+
+
+IDLE: Mapping[str, Any] = {
+    "busy_samples": 0, "busy_ratio": 0.0, "workload_class": None, "effective_clock_mhz": None, "clock_min_mhz": None,
+    "memory_clock_mhz": None, "sm_active_ratio": None, "tensor_active_ratio": None, "sw_power_cap_ratio": None,
+    "pcie_link_gen": None, "power_w": 70.0, "power_max_w": 71.0, "utilization_ratio": 0.0,
+    "application_clocks_ratio": None,
+}  # fmt: skip
+"""What a window without load looks like."""
+
+
+def inventory(gpus: Mapping[str, Mapping[str, Any]], *, seen_ns: int = START_NS + 10**15) -> pl.DataFrame:
+    """Rows of GPUS: an H100 each unless the row says otherwise; seen after everything, so that nothing is overdue."""
+    normal = {"node": "n0", "model": "NVIDIA H100 80GB HBM3", "memory_total_bytes": 80 * 2**30, "mig_enabled": False}
+    return frame(GPUS, [{"gpu_uuid": gpu, "seen_ns": seen_ns} | normal | row for gpu, row in gpus.items()])

@@ -1,0 +1,131 @@
+"""What a window shows about each GPU: one finding per judged reason, true, false or not to be said.
+
+To add a condition: one `_Finding` in `conditions`, its reason in `analytics/reasons.py`.
+"""
+
+from dataclasses import dataclass
+
+import polars as pl
+
+from analytics.peers import load_bin
+from analytics.thresholds import Thresholds
+
+STEADY_LOAD = 0.9  #: busy ratio above which a low PCIe generation is no power saving between bursts
+CLOCK_SETTING = 0.5  #: share of busy samples held by a clock setting, above that of the peers
+SLOW_BY_SETTING = -0.02  #: log speed: the setting costs as much as a slow GPU
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Finding:
+    code: str
+    found: pl.Expr  #: null: this window cannot say
+    value: pl.Expr
+
+
+def conditions(windows: pl.DataFrame, *, limits: Thresholds, complete: bool = True) -> pl.DataFrame:
+    """One row per gpu_uuid: for each code a Boolean `code` (null: not judged) and a Float64 `code_value`.
+
+    `windows`: rows of WINDOWS of one window with peer_group, slot, log_speed, and max_pcie_gen and max_pcie_width,
+    the best links these GPUs have shown. Peers are those of the same group in the same window: what befalls a whole
+    room makes nobody stand out. An incomplete window says nothing about completeness.
+    """
+    rows = windows.with_columns(load_bin())
+    findings = [*_throttling(limits), *_errors(limits), *_links(), *_recovery(), *_telemetry(limits, complete)]
+    findings += [_clock_setting(), _hot(limits)]
+    columns: list[pl.Expr] = [pl.col("gpu_uuid")]
+    for finding in findings:
+        columns.append(finding.found.cast(pl.Boolean).alias(finding.code))
+        columns.append(finding.value.cast(pl.Float64).alias(finding.code + "_value"))
+    return rows.select(columns)
+
+
+def _typical(value: pl.Expr, limits: Thresholds, *by: str) -> pl.Expr:
+    """The peers' median; 0 where they are too few to say what is normal."""
+    middle, peers = value.median().over(*by), value.count().over(*by)
+    return pl.when(peers >= limits.min_peers).then(middle).otherwise(0.0)
+
+
+def _throttling(limits: Thresholds) -> list[_Finding]:
+    """Bits are read one by one; the software power cap alone is how every GPU works at full load, and no finding."""
+    heat = pl.coalesce(
+        pl.max_horizontal("sw_thermal_ratio", "hw_thermal_ratio"), pl.col("thermal_throttle_s") / pl.col("window_s")
+    )
+    brake = pl.coalesce("power_brake_ratio", pl.col("brake_throttle_s") / pl.col("window_s"))
+    explained = pl.max_horizontal("hw_thermal_ratio", "power_brake_ratio").fill_null(0.0)
+    slowdown = pl.col("hw_slowdown_ratio") - explained
+    working = pl.when(pl.col("busy_samples") > 0).then(heat)
+    above = heat - _typical(working, limits, "peer_group")
+    judged = (pl.col("busy_samples") > 0) | (heat > limits.throttle_ratio)
+    limit = limits.throttle_ratio
+    return [
+        _Finding(code="thermal_throttling", found=pl.when(judged).then((heat > limit) & (above > limit)), value=heat),
+        _Finding(code="power_brake", found=brake > limit, value=brake),
+        _Finding(code="hw_slowdown", found=slowdown > limit, value=slowdown),
+    ]
+
+
+def _errors(limits: Thresholds) -> list[_Finding]:
+    """Rates against the peers', never totals: healthy GPUs carry hundreds of old replays."""
+    found = []
+    for code, column in (
+        ("ecc_corrected_rate", "ecc_corrected"),
+        ("pcie_replays", "pcie_replays"),
+        ("nvlink_errors", "nvlink_errors"),
+    ):
+        rate = pl.col(column).cast(pl.Float64) * 60 / pl.col("window_s")
+        usual = limits.rate_factor * _typical(rate, limits, "peer_group")
+        found.append(_Finding(code=code, found=(rate > limits.rate_per_minute) & (rate > usual), value=rate))
+    remap = (("row_remap_failed", "row_remap_failed"), ("row_remap_pending", "row_remap_pending"))
+    return found + [_Finding(code=code, found=pl.col(column), value=pl.lit(None)) for code, column in remap]
+
+
+def _links() -> list[_Finding]:
+    """Generation and width while busy against the best this GPU has shown, or its peers' usual."""
+    busy = pl.col("busy_samples") > 0
+    parts = []
+    for now, best, steady in (
+        ("pcie_link_gen", "max_pcie_gen", pl.col("busy_ratio") >= STEADY_LOAD),
+        ("pcie_link_width", "max_pcie_width", busy),
+    ):
+        seen = pl.when(steady).then(now).cast(pl.Float64)
+        parts.append(seen / pl.max_horizontal(best, seen.median().over("peer_group"), seen))
+    share = pl.min_horizontal(parts)
+    return [_Finding(code="pcie_link", found=share < 1, value=share)]
+
+
+def _recovery() -> list[_Finding]:
+    """The driver's codes: 1 reset, 2 reboot; 3 drain peer-to-peer traffic, 4 drain and reset."""
+    action = pl.col("recovery_action")
+    return [
+        _Finding(code="recovery_reset", found=action.is_in([1.0, 2.0]), value=action),
+        _Finding(code="recovery_drain", found=action.is_in([3.0, 4.0]), value=action),
+    ]
+
+
+def _telemetry(limits: Thresholds, complete: bool) -> list[_Finding]:
+    ratio = pl.col("completeness_ratio")
+    many = pl.col("samples") >= limits.frozen_samples
+    frozen = pl.when(many & (pl.col("power_w") > 0)).then(pl.col("distinct_readings") == 1)
+    judged = ratio < limits.min_completeness if complete else pl.lit(None, dtype=pl.Boolean)
+    return [
+        _Finding(code="low_completeness", found=judged, value=ratio),
+        _Finding(code="frozen", found=frozen, value=pl.col("samples")),
+    ]
+
+
+def _clock_setting() -> _Finding:
+    share = pl.col("application_clocks_ratio")
+    above = share - share.median().over("peer_group") > CLOCK_SETTING
+    slower = pl.col("log_speed") < SLOW_BY_SETTING
+    return _Finding(
+        code="application_clocks", found=pl.when(pl.col("log_speed").is_not_null()).then(above & slower), value=share
+    )
+
+
+def _hot(limits: Thresholds) -> _Finding:
+    """Against the same slot of other nodes at the same work: slots differ inside healthy nodes."""
+    peers = ("peer_group", "slot", "workload_class", "load_bin")
+    temperature = pl.when(pl.col("slot").is_not_null()).then("temperature_c").cast(pl.Float64)
+    usual, count = temperature.median().over(*peers), temperature.count().over(*peers)
+    above = pl.when(count >= limits.min_peers).then(temperature - usual)
+    return _Finding(code="hot", found=above > limits.hot_c, value=above)

@@ -1,0 +1,61 @@
+"""Speed of a GPU in one window, from its clocks against its peers' at the same work.
+
+To add evidence for a class: one branch in `window_speed`, its slope beside the others with the source.
+"""
+
+import polars as pl
+
+from analytics.peers import load_bin
+
+SLOPE_COMPUTE = 0.976  #: log time of SGEMM falls with log SM clock at this slope (Longhorn, 194 V100)
+SLOPE_MIXED = 0.5  #: class unknown: half of the time is taken to scale with the SM clock
+SLOPE_MEMORY = 1.0  #: streaming goes with the memory clock; the SM clock says nothing
+
+
+def window_speed(
+    windows: pl.DataFrame,
+    *,
+    min_busy_samples: float = 10,
+    min_busy_ratio: float = 0.5,
+    min_peers: float = 4,
+) -> pl.DataFrame:
+    """Log speed relative to the peers, for rows of WINDOWS with `peer_group`.
+
+    Same rows and order: gpu_uuid, workload_class, `log_speed` (null where it cannot be said), `eligible` (busy enough
+    to be judged), `few_peers` (eligible, but fewer than `min_peers` of its group, class and load bin, itself
+    included). Communication has no evidence in clocks.
+    """
+    promised = pl.col("samples") / pl.col("completeness_ratio")
+    enough = (pl.col("busy_samples") >= min_busy_samples) | (pl.col("busy_samples") * 2 >= promised)
+    clock = (
+        pl.when(pl.col("workload_class") == "memory")
+        .then("memory_clock_mhz")
+        .when(pl.col("workload_class").is_in(["compute", "mixed"]))
+        .then("effective_clock_mhz")
+        .cast(pl.Float64)
+    )
+    slope = (
+        pl.when(pl.col("workload_class") == "compute")
+        .then(SLOPE_COMPUTE)
+        .when(pl.col("workload_class") == "mixed")
+        .then(SLOPE_MIXED)
+        .otherwise(SLOPE_MEMORY)
+    )
+    rows = windows.select(
+        "gpu_uuid", "peer_group", "workload_class", load_bin(), slope.alias("slope"),
+        pl.when(clock > 0).then(clock.log()).alias("log_clock"),
+        (enough & (pl.col("busy_ratio") >= min_busy_ratio)).fill_null(value=False).alias("eligible"),
+    ).with_columns(pl.when("eligible").then("log_clock"))  # fmt: skip
+    peers = ["peer_group", "workload_class", "load_bin"]
+    middle = rows.filter(pl.col("log_clock").is_not_null()).group_by(peers).agg(
+        pl.col("log_clock").median().alias("middle"), pl.len().alias("peers")
+    )  # fmt: skip
+    compared = rows.join(middle, on=peers, how="left", maintain_order="left", nulls_equal=True)
+    many = pl.col("peers") >= min_peers
+    return compared.select(
+        "gpu_uuid",
+        "workload_class",
+        pl.when(many).then(pl.col("slope") * (pl.col("log_clock") - pl.col("middle"))).alias("log_speed"),
+        (pl.col("eligible") & pl.col("log_clock").is_not_null()).alias("eligible"),
+        (pl.col("log_clock").is_not_null() & ~many).fill_null(value=False).alias("few_peers"),
+    )

@@ -1,0 +1,100 @@
+"""From findings to a tier: N of M judgements before a change, hysteresis on the way back, the worst reason decides.
+
+To change when a finding counts: `judge`. What each reason leads to is the table in `analytics/reasons.py`.
+"""
+
+import polars as pl
+
+from analytics.reasons import JUDGED, REASONS
+from analytics.thresholds import Thresholds
+
+MAX_OF = 16  #: judgements kept, as bits of a mask
+
+
+def judge(gpus: pl.DataFrame, findings: pl.DataFrame, *, limits: Thresholds) -> pl.DataFrame:
+    """`gpus` with its memory of judgements moved on: `m_code` (bits, newest lowest), `a_code` (counts), `v_code`.
+
+    `findings`: one row per gpu_uuid with `code` (Boolean, null or absent: not judged), `code_value`, and `code_times`
+    where one step holds several judgements. A reason begins with N of the last M and ends when M in a row are clean;
+    a state begins with one.
+    """
+    if not limits.need <= limits.of <= MAX_OF or limits.need < 1:
+        raise ValueError(f"need {limits.need:g} of {limits.of:g}: at least 1, at most all, of at most {MAX_OF}")
+    rows = gpus.join(findings, on="gpu_uuid", how="left", maintain_order="left")
+    changes: list[pl.Expr] = []
+    for code in JUDGED:
+        if code not in findings.columns:
+            continue
+        need = int(limits.need) if REASONS[code].kind == "judged" else 1
+        mask = remember(
+            f"m_{code}", code, of=int(limits.of), times=f"{code}_times" if f"{code}_times" in rows.columns else None
+        )
+        active = (mask.bitwise_count_ones() >= need) | (pl.col(f"a_{code}") & (mask > 0))
+        changes += [
+            mask.alias(f"m_{code}"),
+            active.alias(f"a_{code}"),
+            pl.when(pl.col(code)).then(f"{code}_value").otherwise(f"v_{code}").alias(f"v_{code}"),
+        ]
+    return rows.with_columns(changes).select(gpus.columns)
+
+
+def remember(mask: str, finding: str, *, of: int, times: str | None = None) -> pl.Expr:
+    """The mask of the last `of` judgements with this finding added, `times` times; unchanged where it is null."""
+    old = pl.col(mask).cast(pl.UInt64)
+    shift = (
+        pl.lit(2, dtype=pl.UInt64)
+        if times is None
+        else pl.lit(2, dtype=pl.UInt64).pow(pl.col(times).fill_null(0).clip(0, of))
+    )
+    added = pl.when(pl.col(finding)).then(shift.cast(pl.UInt64) - 1).otherwise(0)
+    new = (old * shift.cast(pl.UInt64) + added) % 2**of
+    return pl.when(pl.col(finding).is_null()).then(old).otherwise(new).cast(pl.UInt32)
+
+
+def slow_findings(speeds: pl.DataFrame, gpus: pl.DataFrame, new: pl.DataFrame, *, limits: Thresholds) -> pl.DataFrame:
+    """Findings about speed, for the GPUs with new evidence: very_slow, slow, node_slow, and premium's two.
+
+    `speeds`: rows of `evidence.combine` with `scope` (gpu, node). `new`: gpu_uuid, `gpu_times`, `node_times`. The class
+    in which the GPU is worst counts. Nothing is judged without an interval.
+    """
+    gpu = (pl.col("scope") == "gpu") & (pl.col("source") != "node")
+    worst = speeds.group_by("gpu_uuid").agg(
+        pl.col("high").filter(gpu).min().alias("high"),
+        pl.col("low").filter(gpu).min().alias("low"),
+        pl.col("high").filter(pl.col("scope") == "node").min().alias("node_high"),
+    )
+    rows = new.join(gpus.select("gpu_uuid", "a_slow", "a_very_slow", "a_node_slow"), on="gpu_uuid").join(
+        worst, on="gpu_uuid", how="left"
+    )
+    own, node = pl.col("gpu_times") > 0, pl.col("node_times") > 0
+    margin = limits.clear_high - limits.slow_high
+
+    def below(column: str, limit: float, code: str) -> pl.Expr:
+        return pl.col(column) < pl.when(pl.col(f"a_{code}")).then(limit + margin).otherwise(limit)
+
+    return rows.select(
+        "gpu_uuid",
+        pl.when(own).then(below("high", limits.slow_high, "slow")).alias("slow"),
+        pl.when(own).then(below("high", limits.very_slow_high, "very_slow")).alias("very_slow"),
+        pl.when(node).then(below("node_high", limits.slow_high, "node_slow")).alias("node_slow"),
+        pl.col("high").alias("slow_value"),
+        pl.col("high").alias("very_slow_value"),
+        pl.col("node_high").alias("node_slow_value"),
+        pl.col("gpu_times").alias("slow_times"),
+        pl.col("gpu_times").alias("very_slow_times"),
+        pl.col("node_times").alias("node_slow_times"),
+        pl.when(own).then(pl.col("low") >= limits.premium_low).alias("fast_in"),
+        pl.when(own).then(pl.col("low") < limits.premium_exit_low).alias("fast_out"),
+    )
+
+
+def judge_fast(gpus: pl.DataFrame, findings: pl.DataFrame, *, limits: Thresholds) -> pl.DataFrame:
+    """`gpus` with `fast` moved on: all of M judgements at or above typical to enter, N of M below it to leave."""
+    columns = findings.select("gpu_uuid", "fast_in", "fast_out", "slow_times")
+    rows = gpus.join(columns, on="gpu_uuid", how="left", maintain_order="left")
+    of = int(limits.of)
+    into = remember("m_fast_in", "fast_in", of=of, times="slow_times")
+    out = remember("m_fast_out", "fast_out", of=of, times="slow_times")
+    stays = out.bitwise_count_ones() < int(limits.need)
+    fast = pl.when(pl.col("fast")).then(stays).otherwise(into == 2**of - 1)
+    return rows.with_columns(fast.alias("fast"), into.alias("m_fast_in"), out.alias("m_fast_out")).select(gpus.columns)

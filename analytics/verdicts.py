@@ -1,0 +1,152 @@
+"""Verdicts in words: the reasons that hold for each GPU, and the tier, cause and action that follow.
+
+To add a note (a reason true of this very moment): one block in `_notes`, its line in `analytics/reasons.py`.
+"""
+
+import polars as pl
+
+from analytics.reasons import JUDGED, REASONS, TIER_RANK, Reason
+from analytics.thresholds import Thresholds
+from analytics.xid import UNLISTED, XIDS
+from telemetry.tables import ACTIONS
+
+_COLUMNS = ["gpu_uuid", "code", "value", "limit", "text", "tier", "action", "cause"]
+_TYPES = {
+    "gpu_uuid": pl.String(), "code": pl.String(), "value": pl.Float64(), "limit": pl.Float64(),
+    "text": pl.String(), "tier": pl.String(), "action": pl.String(), "cause": pl.String(),
+}  # fmt: skip
+_ORDER = {code: position for position, code in enumerate(REASONS)}
+_TIER_OF_RANK = {rank: tier for tier, rank in TIER_RANK.items()}
+
+
+def reasons(
+    gpus: pl.DataFrame, *, holds: pl.DataFrame, speeds: pl.DataFrame, missing: pl.DataFrame, limits: Thresholds
+) -> pl.DataFrame:
+    """One row per GPU and reason that holds: code, value, limit, text, tier, action, cause; worst first.
+
+    `missing`: the nodes that show fewer GPUs than expected. `speeds`: rows of `state.speeds`.
+    """
+    parts = [_of(gpus.filter(f"a_{code}"), REASONS[code], pl.col(f"v_{code}"), limits) for code in JUDGED]
+    parts += [_held(holds.join(gpus.select("gpu_uuid"), on="gpu_uuid", how="semi"))]
+    parts += _notes(gpus, speeds=speeds, missing=missing, holds=holds, limits=limits)
+    rank = pl.col("tier").replace_strict(TIER_RANK, return_dtype=pl.UInt8)
+    order = pl.col("code").replace_strict(_ORDER, return_dtype=pl.UInt16)
+    rows = pl.concat([part for part in parts if not part.is_empty()] or [pl.DataFrame(schema=_TYPES)])
+    return rows.with_columns(rank.alias("rank"), order.alias("order")).sort(
+        "gpu_uuid", "rank", "order", "value", descending=[False, True, False, False]
+    )
+
+
+def _of(gpus: pl.DataFrame, reason: Reason, value: pl.Expr, limits: Thresholds) -> pl.DataFrame:
+    if gpus.is_empty():
+        return pl.DataFrame(schema=_TYPES)
+    limit = getattr(limits, reason.limit) if reason.limit else None
+    shown = pl.lit(None if limit is None else f"{limit:g}", dtype=pl.String)
+    places = [_short(value), shown][2 - reason.text.count("{}") :] if reason.limit else [_short(value)]
+    text = pl.format(reason.text, *places) if "{}" in reason.text else pl.lit(reason.text)
+    return gpus.select(
+        "gpu_uuid",
+        pl.lit(reason.code).alias("code"),
+        value.cast(pl.Float64).round(6).alias("value"),
+        pl.lit(limit, dtype=pl.Float64).alias("limit"),
+        text.fill_null(reason.text.replace("{}", "?")).alias("text"),
+        pl.lit(reason.tier).alias("tier"),
+        pl.lit(reason.action).alias("action"),
+        pl.lit(reason.cause, dtype=pl.String).alias("cause"),
+    )
+
+
+def _short(value: pl.Expr) -> pl.Expr:
+    """The number as people read it: no decimals when it is whole."""
+    whole = value.round(3) == value.round(0)
+    return (
+        pl.when(whole)
+        .then(value.round(0).cast(pl.Int64, strict=False).cast(pl.String))
+        .otherwise(value.round(3).cast(pl.String))
+    )
+
+
+def _held(holds: pl.DataFrame) -> pl.DataFrame:
+    """Reasons from events; an XID brings tier, action and cause of its own."""
+    if holds.is_empty():
+        return pl.DataFrame(schema=_TYPES)
+    plain = [
+        _of(holds.filter(pl.col("code") == code), reason, pl.col("value").cast(pl.Float64), Thresholds())
+        for code, reason in REASONS.items()
+        if code != "xid"
+    ]
+    xids = holds.filter(pl.col("code") == "xid")
+    if xids.is_empty():
+        return pl.concat(plain)
+    number = pl.col("value")
+    known = {code: policy for code, policy in XIDS.items() if policy.tier is not None}
+
+    def told(field: str) -> pl.Expr:
+        answers = {code: getattr(policy, field) for code, policy in known.items()}
+        return number.replace_strict(answers, default=getattr(UNLISTED, field), return_dtype=pl.String).alias(field)
+
+    rows = xids.select(
+        "gpu_uuid",
+        "code",
+        number.cast(pl.Float64).alias("value"),
+        pl.lit(None, dtype=pl.Float64).alias("limit"),
+        pl.format("XID {}: {}", number, told("text")).alias("text"),
+        told("tier"),
+        told("action"),
+        told("cause"),
+    )
+    return pl.concat([*plain, rows])
+
+
+def _notes(
+    gpus: pl.DataFrame, *, speeds: pl.DataFrame, missing: pl.DataFrame, holds: pl.DataFrame, limits: Thresholds
+) -> list[pl.DataFrame]:
+    nothing = pl.lit(None, dtype=pl.Float64)
+    scored = speeds.select("gpu_uuid").unique()
+    alive = gpus.filter(~pl.col("stale"))
+    few = alive.filter("few_peers")
+    unloaded = alive.filter(~pl.col("few_peers")).join(scored, on="gpu_uuid", how="anti")
+    told = holds.filter(pl.col("code") == "node_missing_gpu").select("gpu_uuid")
+    incomplete = gpus.join(missing.select("node"), on="node", how="semi").join(told, on="gpu_uuid", how="anti")
+    return [
+        _of(gpus.filter("stale"), REASONS["stale"], nothing, limits),
+        _of(few, REASONS["few_peers"], nothing, limits),
+        _of(unloaded, REASONS["no_load"], nothing, limits),
+        _of(incomplete, REASONS["node_missing_gpu"], nothing, limits),
+    ]
+
+
+def verdicts(gpus: pl.DataFrame, told: pl.DataFrame, *, evidence: pl.DataFrame, limits: Thresholds) -> pl.DataFrame:
+    """One row per gpu_uuid: tier, cause, action, reasons (JSON text), codes (what counts as a change).
+
+    `evidence`: gpu_uuid, `weight_of_evidence`. Premium needs no reason at all, `fast`, and enough evidence.
+    """
+    action = pl.col("action").replace_strict({a: i for i, a in enumerate(ACTIONS)}, return_dtype=pl.UInt8)
+    names = dict(enumerate(ACTIONS))
+    label = pl.when(pl.col("code") == "xid").then(pl.format("xid:{}", pl.col("value"))).otherwise("code")
+    said = told.with_columns(
+        pl.struct("code", "value", "limit", "text").struct.json_encode().alias("json"),
+        action.alias("act"),
+        label.alias("label"),
+    )
+    said = said.group_by("gpu_uuid", maintain_order=True).agg(
+        pl.col("rank").max().replace_strict(_TIER_OF_RANK, return_dtype=pl.String).alias("worst"),
+        pl.col("cause").drop_nulls().first(),
+        pl.col("act").max().replace_strict(names, return_dtype=pl.String).alias("action"),
+        pl.format("[{}]", pl.col("json").str.join(",")).alias("reasons"),
+        pl.col("label").str.join(",").alias("codes_now"),
+    )
+    rows = gpus.join(said, on="gpu_uuid", how="left", maintain_order="left")
+    rows = rows.join(evidence, on="gpu_uuid", how="left", maintain_order="left")
+    premium = pl.col("worst").is_null() & pl.col("fast") & (pl.col("weight_of_evidence") >= limits.min_evidence)
+    return rows.select(
+        "gpu_uuid",
+        pl.when(premium.fill_null(value=False))
+        .then(pl.lit("premium"))
+        .otherwise(pl.col("worst").fill_null("standard"))
+        .alias("tier"),
+        "cause",
+        pl.col("action").fill_null("none"),
+        pl.col("reasons").fill_null("[]"),
+        pl.col("codes_now").fill_null("").alias("codes"),
+    )
