@@ -169,7 +169,7 @@ class _Scorer:
             self._score(
                 windows=due.rows,
                 window_start_ns=due.window_start_ns,
-                as_of_ns=due.window_end_ns,
+                as_of_ns=self._as_of_ns,
                 complete=due.complete,
             )
             self._counters.add("scored_windows", label="yes" if due.complete else "no")
