@@ -19,7 +19,7 @@ from collectors.schedule import Schedule
 from collectors.self_metrics import AgentMetrics
 from collectors.worker import Terms, Worker
 from streams import Producer
-from telemetry.errors import SettingsError
+from telemetry.errors import EndOfInput, NoData, SettingsError
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ class Agent:
         inventory_every_s: float = 300.0,
         registry: CollectorRegistry | None = None,
         jitter: random.Random | None = None,
+        duration_s: float | None = None,
         max_queue_bytes: int = MAX_BYTES,
         hang_after_s: float = 30.0,
         stop_within_s: float = 10.0,
@@ -58,6 +59,8 @@ class Agent:
             raise SettingsError("intervals of collectors are 0 or more seconds, batch_s is above 0")
         self._producer = producer
         self._monotonic = monotonic
+        self._wait = wait
+        self._duration_s = duration_s
         self._stop_within_s = stop_within_s
         self._metrics = AgentMetrics(registry or CollectorRegistry())
         self._outbox = Outbox(max_bytes=max_queue_bytes, monotonic=monotonic)
@@ -69,7 +72,6 @@ class Agent:
             hang_after_s=hang_after_s,
             clock_ns=clock_ns,
             monotonic=monotonic,
-            wait=wait,
             spread=lambda seconds: seconds * spread.uniform(0.75, 1.25),
         )
         self._workers = [
@@ -87,9 +89,13 @@ class Agent:
         ]
 
     def run(self, stop: threading.Event) -> None:
-        """Collect and send until `stop` is set or every input has ended; then everything is flushed."""
+        """Collect and send until `stop` is set, `duration_s` is over or every input has ended; then flush.
+
+        At the end of the duration `stop` is set, for the threads here and whoever else waits for it.
+        """
+        end = None if self._duration_s is None else self._monotonic() + self._duration_s
         threads = [
-            threading.Thread(target=worker.run, args=(stop,), name=f"collector-{worker.name}", daemon=True)
+            threading.Thread(target=self._work, args=(worker, stop), name=f"collector-{worker.name}", daemon=True)
             for worker in self._workers
         ]
         for thread in threads:
@@ -99,6 +105,8 @@ class Agent:
                 self._forward(stop)
                 for worker in self._workers:
                     worker.attend()
+                if end is not None and self._monotonic() >= end:
+                    stop.set()
             for worker in self._workers:
                 if worker.ended:
                     worker.finish()
@@ -109,6 +117,24 @@ class Agent:
             raise
         finally:
             self._shut_down(threads)
+
+    def _work(self, worker: Worker, stop: threading.Event) -> None:
+        """The loop of every collector: ask it when it is due, whatever happened last time."""
+        try:
+            while not self._wait(stop, worker.wait_s()):
+                try:
+                    worker.ask()
+                except NoData:
+                    worker.idle()
+                except EndOfInput:
+                    log.info("%s: end of input", worker.name)
+                    return
+                except Exception as error:  # noqa: BLE001 - no source may end the agent; counted, logged, an event
+                    worker.failed(error)
+                else:
+                    worker.worked()
+        finally:
+            worker.ended = True
 
     def _forward(self, stop: threading.Event) -> None:
         def enough() -> bool:

@@ -1,6 +1,6 @@
-"""One collector at work: asked on its schedule, timed, counted, its readings turned into messages.
+"""One collector at work: timed, counted, its readings turned into messages. The loop that asks it is the agent's.
 
-To change what becomes of a reading: `_take`. The one broad `except` of the project is in `_round`.
+To change what becomes of a reading: `_take`.
 """
 
 import logging
@@ -17,7 +17,7 @@ from collectors.self_metrics import AgentMetrics
 from streams import Outgoing
 from streams.topics import EVENTS, INVENTORY, MEASUREMENTS, TELEMETRY
 from telemetry.codec import JSON, MAX_VALUE_BYTES, Encoder
-from telemetry.errors import EndOfInput, NoData, SourceHangs, SourceUnavailable
+from telemetry.errors import SourceHangs, SourceUnavailable
 from telemetry.records import Event, NodeInventory, SampleBatch
 from telemetry.rows import to_json
 
@@ -39,15 +39,14 @@ class Terms:
     hang_after_s: float
     clock_ns: Callable[[], int]
     monotonic: Callable[[], float]
-    wait: Callable[[threading.Event, float], bool]
     spread: Callable[[float], float]  #: a length of time, a little longer or shorter: so that fleets do not march
 
 
 class Worker:
-    """Runs one collector on a thread of its own, so that one that hangs stops nobody else.
+    """One collector and what is known of it.
 
-    Only the thread of `run` calls the collector. `attend` and `finish` are the agent's and may run beside a hanging
-    call: what was collected before it still goes out.
+    `ask`, `worked`, `idle`, `failed` belong to the thread of this collector; `attend` and `finish` to the agent's own,
+    and may run beside a call that hangs: what was collected before it still goes out.
     """
 
     def __init__(
@@ -82,16 +81,48 @@ class Worker:
         self._trouble: str | None = None
         self._told_at: dict[str, float] = {}
 
-    def run(self, stop: threading.Event) -> None:
-        """Ask until told to stop or the input ends."""
-        terms = self._terms
+    def wait_s(self) -> float:
+        """Seconds until the collector is to be asked again."""
+        return self._schedule.wait_s(self._terms.monotonic())
+
+    def ask(self) -> None:
+        """One call of the collector, and its reading on the way; raises whatever the collector raises."""
+        started = self._terms.monotonic()
+        self._calling_since = started
         try:
-            while not terms.wait(stop, self._schedule.wait_s(terms.monotonic())):
-                if not self._round():
-                    log.info("%s: end of input", self.name)
-                    break
+            reading = self._collector.collect()
         finally:
-            self.ended = True
+            self._calling_since = None
+            self._metrics.duration.labels(self.name).set(self._terms.monotonic() - started)
+        self._take(reading)
+
+    def worked(self) -> None:
+        """The call went well, whether or not there was anything to say."""
+        self._count_missed(self._schedule.done(self._terms.monotonic()))
+        self._metrics.success.labels(self.name).set(1)
+        if self._trouble is not None or self._hang_told:
+            log.info("%s: works again", self.name)
+        self._trouble = None
+        self._hang_told = False
+
+    def idle(self) -> None:
+        """The source had nothing to say, which is no failure."""
+        self.worked()
+        if self._interval_s <= 0:
+            self._schedule.pause(self._terms.monotonic(), NO_DATA_PAUSE_S)
+
+    def failed(self, error: Exception) -> None:
+        """The call failed: say so once, try again later."""
+        name = type(error).__name__
+        self._metrics.success.labels(self.name).set(0)
+        self._metrics.errors.labels(self.name, name).inc()
+        self._ticks.append(0.0)
+        self._count_missed(self._schedule.back_off(self._terms.monotonic()))
+        if self._trouble != name:
+            known = isinstance(error, SourceUnavailable)
+            kind = "collector_hang" if isinstance(error, SourceHangs) else "collector_failed"
+            self._tell(kind, str(error) if known else f"{name}: {error}", cause=None if known else error)
+        self._trouble = name
 
     def attend(self) -> None:
         """Send what has waited long enough, repeat inventory that is due, notice a call that hangs."""
@@ -123,53 +154,6 @@ class Worker:
     def close(self) -> None:
         """Close the collector, which also ends a call that can be ended."""
         self._collector.close()
-
-    def _round(self) -> bool:
-        """One call of the collector; False when its input has ended."""
-        started = self._terms.monotonic()
-        failure: Exception | None = None
-        self._calling_since = started
-        try:
-            reading = self._collector.collect()
-            self._calling_since = None
-            self._metrics.duration.labels(self.name).set(self._terms.monotonic() - started)
-            self._take(reading)
-        except NoData:
-            if self._interval_s <= 0:
-                self._schedule.pause(self._terms.monotonic(), NO_DATA_PAUSE_S)
-        except EndOfInput:
-            return False
-        except Exception as error:  # noqa: BLE001 - nothing that a source does may end the agent; counted and visible
-            failure = error
-        finally:
-            self._calling_since = None
-        if failure is None:
-            self._worked()
-        else:
-            self._metrics.duration.labels(self.name).set(self._terms.monotonic() - started)
-            self._failed(failure)
-        return True
-
-    def _worked(self) -> None:
-        missed = self._schedule.done(self._terms.monotonic())
-        self._count_missed(missed)
-        self._metrics.success.labels(self.name).set(1)
-        if self._trouble is not None or self._hang_told:
-            log.info("%s: works again", self.name)
-        self._trouble = None
-        self._hang_told = False
-
-    def _failed(self, error: Exception) -> None:
-        name = type(error).__name__
-        self._metrics.success.labels(self.name).set(0)
-        self._metrics.errors.labels(self.name, name).inc()
-        self._ticks.append(0.0)
-        self._count_missed(self._schedule.back_off(self._terms.monotonic()))
-        if self._trouble != name:
-            known = isinstance(error, SourceUnavailable)
-            kind = "collector_hang" if isinstance(error, SourceHangs) else "collector_failed"
-            self._tell(kind, str(error) if known else f"{name}: {error}", cause=None if known else error)
-        self._trouble = name
 
     def _tell(self, kind: str, detail: str, *, cause: Exception | None = None, patience_s: float | None = None) -> None:
         """Log and event, once for each change of state, and not more often than every five minutes if it flaps."""
