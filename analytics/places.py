@@ -44,7 +44,7 @@ class Places:
             if before != value:
                 raise BadInput(
                     "node_placed_twice",
-                    f"{where}: node {node} is in {level} {value!r}, but {first} says {before!r}; a node has one of each",
+                    f"{where}: node {node} is in {level} {value!r}, but {first} says {before!r}; only one can be",
                 )
 
     def frame(self) -> pl.DataFrame:

@@ -84,10 +84,11 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
     pending, start = "", 0
     for number, line in enumerate([*text.splitlines(), ""], start=1):
         start = start if pending else number
+        line = pending + (line.lstrip() if pending.endswith(",") else line)
         if line.rstrip().endswith("\\"):
-            pending += line.rstrip()[:-1] + " "
+            pending = line.rstrip()[:-1].rstrip() + ("" if line.rstrip(" \\").endswith(",") else " ")
             continue
-        line = (pending + line).strip()
+        line = line.strip()
         pending = ""
         if line:
             yield start, line

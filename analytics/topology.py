@@ -197,21 +197,15 @@ def _merged(order: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
     for index, level in enumerate(more):
         if level in merged:
             continue
-        after = [other for other in more[:index] if other in merged]
-        before = [other for other in more[index + 1 :] if other in merged]
-        if after and after[-1] in order or before:
-            place = (
-                merged.index(before[0])
-                if before and not (after and after[-1] in order)
-                else merged.index(after[-1]) + 1
-            )
-        elif level in ORDER:
-            farther = [
-                i for i, other in enumerate(merged) if other in ORDER and ORDER.index(other) > ORDER.index(level)
-            ]
-            place = farther[0] if farther else len(merged)
+        after = next((other for other in reversed(more[:index]) if other in merged), None)
+        before = next((other for other in more[index + 1 :] if other in merged), None)
+        if after in order or (before is None and level not in ORDER):
+            place = merged.index(after) + 1 if after is not None else len(merged)
+        elif before is not None:
+            place = merged.index(before)
         else:
-            place = merged.index(after[-1]) + 1 if after else len(merged)
+            rank = ORDER.index(level)
+            place = next((i for i, other in enumerate(merged) if other in ORDER[rank + 1 :]), len(merged))
         merged.insert(place, level)
     return tuple(merged)
 
@@ -219,12 +213,12 @@ def _merged(order: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
 def write_topology(topology: pl.DataFrame) -> str:
     """Our own YAML, one line for all nodes that are in the same place; `read_topology` gives back the same places."""
     groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
-    for node, place in _by_node(topology).items():
-        groups.setdefault(tuple((level, value) for level, (value, _) in place.items()), []).append(node)
+    for node, levels in _by_node(topology).items():
+        groups.setdefault(tuple((level, value) for level, (value, _) in levels.items()), []).append(node)
     lines = ["# Nodes and the blocks they are in, nearest first; see docs/topology.md.", "nodes:"]
     for place, nodes in groups.items():
-        levels = ", ".join(f"[{yaml_text.quoted(level)}, {yaml_text.quoted(value)}]" for level, value in place)
-        lines.extend(f"  {yaml_text.quoted(hostlist)}: [{levels}]" for hostlist in _keys(nodes))
+        pairs = ", ".join(f"[{yaml_text.quoted(level)}, {yaml_text.quoted(value)}]" for level, value in place)
+        lines.extend(f"  {yaml_text.quoted(hostlist)}: [{pairs}]" for hostlist in _keys(nodes))
     return "\n".join(lines) + "\n" if groups else "nodes: {}\n"
 
 
