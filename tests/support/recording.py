@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 from collectors import Reading
 from streams import Outgoing
+from telemetry import codec
 from telemetry.errors import EndOfInput, TransportError
 from telemetry.records import SampleBatch
 
@@ -80,3 +81,10 @@ class Flaky:
 
     def close(self) -> None:
         self.flush()
+
+
+def rows_of(message: Outgoing) -> int:
+    """How many rows a telemetry message has."""
+    assert message.value is not None
+    mask = codec.parse_schema(message.headers["schema"].decode())
+    return codec.check_body(codec.decompress(message.value), mask)

@@ -1,0 +1,39 @@
+"""One working example of every collector, for the contract tests and the page that lists what each one fills.
+
+To add a collector: one function here, under its name in `COLLECTORS`.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from support.nvidia_smi import gpu_xml, listing_xml
+from support.recording import START_NS, batch
+
+from collectors import Collector
+from collectors.nvidia_smi import NvidiaSmi
+from collectors.replay import Replay
+from collectors.simulated import Simulated
+
+
+def nvidia_smi(folder: Path) -> Collector:
+    """Two GPUs from a synthetic capture."""
+    capture = folder / "n1.xml"
+    capture.write_text(listing_xml([gpu_xml(1), gpu_xml(2)]), encoding="utf-8")
+    return NvidiaSmi(node="n1", files=[capture], clock_ns=lambda: START_NS)
+
+
+def replay(folder: Path) -> Collector:
+    """Three batches of a synthetic recording."""
+    return Replay(batches=[batch(start_ns=START_NS + i * 10**10, samples=10) for i in range(3)])
+
+
+def simulated(folder: Path) -> Collector:
+    """The small built-in fleet."""
+    return Simulated(fleet="small", start_ns=START_NS, duration_s=30.0)
+
+
+CASES: Mapping[str, Callable[[Path], Collector]] = MappingProxyType(
+    {"nvidia_smi": nvidia_smi, "replay": replay, "simulated": simulated}
+)
+"""How to make each collector; the folder is for its input."""
