@@ -185,7 +185,7 @@ _KINDS = {
     "cooling": FaultKind(
         help="Dried thermal paste or a loose cooler: hotter at equal power.",
         unit="share added to the thermal resistance",
-        size=0.60,
+        size=1.20,
         high=5.0,
         tiers=_BAD,
         causes=("cooling",),
@@ -194,7 +194,7 @@ _KINDS = {
     "rack_cooling": FaultKind(
         help="A fan or a pump serves several GPUs badly: warm air for all selected.",
         unit="C",
-        size=18.0,
+        size=25.0,
         high=60.0,
         tiers=_BAD,
         causes=("cooling",),

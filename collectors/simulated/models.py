@@ -118,7 +118,7 @@ _H100 = GpuModel(
     idle_sm_clock_mhz=345,
     memory_clock_mhz=2619,
     load_clock_share=0.80,
-    load_temperature_c=63.0,
+    load_temperature_c=56.0,
     sw_thermal_c=85.0,
     hw_thermal_c=87.0,
     pcie_gen=5,
@@ -233,12 +233,11 @@ def read_model(name: str, section: Section) -> GpuModel:
     """A model of the fleet's own: `base` names a built-in one, every other field replaces that of the base."""
     base = section.choice("base", _H100.name, tuple(MODELS))
     model = MODELS[base]
-    numbers: dict[str, Any] = {
+    changed: dict[str, Any] = {
         field: section.number(field, getattr(model, field), low=0.0, high=1e13) for field in _NUMBERS
     }
-    integers: dict[str, Any] = {
-        field: section.integer(field, getattr(model, field), low=1, high=high) for field, high in _INTEGERS
-    }
+    for field, high in _INTEGERS:
+        changed[field] = section.integer(field, getattr(model, field), low=1, high=high)
     made = replace(
         model,
         name=name,

@@ -11,11 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectors.simulated.conditions import Conditions
-from collectors.simulated.silicon import LEAKAGE_AT_C, LEAKAGE_PER_C, QUARTIC, REGULATED, SQUARE, Floats, Silicon
+from collectors.simulated.silicon import LEAKAGE_AT_C, LEAKAGE_PER_C, QUARTIC, SQUARE, Floats, Silicon
 from collectors.simulated.workloads import CLASSES, PHASES, WorkClass
 
 WAITING_POWER = 0.6  #: a GPU that waits for others spins: it draws this share of its phase's dynamic power
-SW_THERMAL_SHARE = 0.85  #: of the clock, while software slows for heat
+# While software slows for heat the clock falls to this share, for a few seconds at a time: Longhorn's hottest V100s
+# lose up to 15 % of their speed that way while their median clock looks fine.
+SW_THERMAL_SHARE = 0.65
 HW_THERMAL_SHARE = 0.50
 SW_HYSTERESIS_C, HW_HYSTERESIS_C = 2.0, 5.0
 LOWEST_SHARE = 0.05
@@ -78,7 +80,7 @@ class Physics:
         )
         self._fixed_time = 1.0 - share
         self._clock_time = share * silicon.load_share
-        self._target_w = REGULATED * conditions.limit_w
+        self._target_w = silicon.regulated * conditions.limit_w
         self._highest = np.minimum(conditions.clock_share, conditions.held_share)
         self._resistance = silicon.resistance * conditions.resistance
         self._inlet = silicon.inlet_c + conditions.heat_c

@@ -29,6 +29,7 @@ class Silicon:
 
     key: NDArray[np.uint64]
     limit_w: Floats
+    regulated: Floats  #: share of the limit at which the governor holds power
     leak_w: Floats  #: static power at LEAKAGE_AT_C
     dynamic_w: Floats  #: dynamic power at the highest clock and full compute load
     resistance: Floats  #: C per W
@@ -103,6 +104,7 @@ def draw(
     return Silicon(
         key=keys,
         limit_w=per(lambda node: node.model.power_limit_w),
+        regulated=REGULATED * (1.0 + 0.002 * normals(keys, "regulated")),
         leak_w=per(lambda node: node.model.idle_power_w) * spread("leakage", per(lambda n: n.model.leakage_spread)),
         dynamic_w=per(lambda node: _dynamic_w(node.model)) * spread("voltage", per(lambda n: n.model.voltage_spread)),
         resistance=resistance,
