@@ -18,6 +18,7 @@ TELEMETRY: dict[str, pl.DataType] = {
 sum of squares about the mean (West 1979)."""
 
 Z90 = 1.6448536269514722  #: a 90 % interval holds the middle of a normal up to here
+SPREAD_UNKNOWN = 0.01  #: between windows, while no GPU of the group has two
 SPREAD_FLOOR = 0.003  #: a 15 MHz step at 1.4 GHz, spread evenly, is 0.3 %
 MODEL_SD = {"compute": 0.003, "mixed": 0.01, "memory": 0.01, "communication": 0.02}
 """What clocks cannot say about speed. Compute: 0.26 % robust on Longhorn after the clock is taken out. Others: unknown,
@@ -61,9 +62,10 @@ def estimates(kept: pl.DataFrame, gpus: pl.DataFrame, *, correlated_windows: flo
     averages out. `gpus`: gpu_uuid, peer_group.
     """
     rows = kept.join(gpus.select("gpu_uuid", "peer_group"), on="gpu_uuid", maintain_order="left")
-    own = (pl.col("spread") / pl.col("weight")).sqrt()
+    # Of weighted values, unbiased (frequency of weights as in Kish 1965): with two windows half would be missing.
+    own = (pl.col("spread") / (pl.col("weight") - pl.col("weight2") / pl.col("weight"))).sqrt()
     rows = rows.with_columns(pl.when(pl.col("windows") > 1).then(own).alias("own"))
-    pooled = pl.col("own").median().over("peer_group", "workload_class")
+    pooled = pl.col("own").median().over("peer_group", "workload_class").fill_null(SPREAD_UNKNOWN)
     spread = pl.max_horizontal("own", pooled, pl.lit(SPREAD_FLOOR))
     independent = (pl.col("weight") ** 2 / pl.col("weight2") / correlated_windows).clip(lower_bound=1.0)
     model = pl.col("workload_class").replace_strict(MODEL_SD, default=WIDEST_MODEL_SD, return_dtype=pl.Float64)

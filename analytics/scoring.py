@@ -195,21 +195,15 @@ def _judge_speed(
 ) -> pl.DataFrame:
     """Each window with a speed and each new result is one judgement of the speed as it is now known."""
     own, whole = pl.col("scope") == "gpu", pl.col("scope") == "node"
-    counted = [
-        step.results.select(
-            "gpu_uuid", own.cast(pl.UInt32).alias("gpu_times"), whole.cast(pl.UInt32).alias("node_times")
-        )
-    ]
+    counts = [own.cast(pl.UInt32).alias("gpu_times"), whole.cast(pl.UInt32).alias("node_times")]
+    counted = [step.results.select("gpu_uuid", *counts, pl.lit(None, dtype=pl.Float64).alias("log_speed"))]
     if speeds_now is not None:
         told = speeds_now.filter(pl.col("log_speed").is_not_null())
-        counted.append(
-            told.select(
-                "gpu_uuid",
-                pl.lit(1, dtype=pl.UInt32).alias("gpu_times"),
-                pl.lit(0, dtype=pl.UInt32).alias("node_times"),
-            )
-        )
-    new = pl.concat(counted).group_by("gpu_uuid").sum()
+        one = [pl.lit(times, dtype=pl.UInt32).alias(name) for name, times in (("gpu_times", 1), ("node_times", 0))]
+        counted.append(told.select("gpu_uuid", *one, "log_speed"))
+    # With both in one step the results decide: they are the better evidence.
+    itself = pl.when(pl.col("log_speed").is_not_null().all()).then(pl.col("log_speed").first()).alias("log_speed")
+    new = pl.concat(counted).group_by("gpu_uuid").agg(pl.sum("gpu_times", "node_times"), itself)
     if new.is_empty():
         return rows
     found = slow_findings(known, rows, new, limits=limits)

@@ -123,8 +123,8 @@ def encode(gpus: pl.DataFrame, *, telemetry: pl.DataFrame, results: pl.DataFrame
         "gpu_uuid",
         pl.lit(VERSION).alias("version"),
         pl.struct(*GPU).alias("gpu"),
-        *(pl.concat_list(f"{prefix}_{code}" for code in JUDGED).alias(prefix) for prefix in "mav"),
     )
+    rows = rows.join(_judged(gpus), on="gpu_uuid", how="left", maintain_order="left")
     for name, frame, columns in (
         ("telemetry", telemetry, _TELEMETRY),
         ("results", results, _RESULTS),
@@ -137,6 +137,14 @@ def encode(gpus: pl.DataFrame, *, telemetry: pl.DataFrame, results: pl.DataFrame
         nested = nested.select("gpu_uuid", pl.struct(columns).alias(name))
         rows = rows.join(nested, on="gpu_uuid", how="left", maintain_order="left")
     return rows.select(pl.struct(pl.exclude("gpu_uuid")).struct.json_encode()).to_series().alias("state")
+
+
+def _judged(gpus: pl.DataFrame) -> pl.DataFrame:
+    """The memory of judgements as lists, for the few GPUs about which anything is remembered."""
+    some = gpus.filter(pl.any_horizontal(pl.col(f"m_{code}") > 0 for code in JUDGED))
+    return some.select(
+        "gpu_uuid", *(pl.concat_list(f"{prefix}_{code}" for code in JUDGED).alias(prefix) for prefix in "mav")
+    )
 
 
 def restore(scores: pl.DataFrame, *, limits: Thresholds | None = None) -> State:
@@ -160,7 +168,7 @@ def restore(scores: pl.DataFrame, *, limits: Thresholds | None = None) -> State:
             gpus[name].append(row[name])
         for prefix in "mav":
             _, first = _JUDGED[f"{prefix}_{JUDGED[0]}"]
-            values = saved[prefix] if saved else [first] * len(JUDGED)
+            values = (saved and saved[prefix]) or [first] * len(JUDGED)
             for code, value in zip(JUDGED, values, strict=True):
                 gpus[f"{prefix}_{code}"].append(value)
         for name, lists in parts.items():
@@ -181,8 +189,8 @@ def _decode(text: str | None) -> dict[str, Any] | None:
         return None
     if not isinstance(saved, dict) or saved.get("version") != VERSION:
         return None
-    whole = saved.get("gpu", {}).keys() >= GPU.keys() and all(len(saved.get(p) or ()) == len(JUDGED) for p in "mav")
-    return saved if whole else None
+    known = isinstance(saved.get("gpu"), dict) and saved["gpu"].keys() >= GPU.keys()
+    return saved if known and all(len(saved.get(p) or JUDGED) == len(JUDGED) for p in "mav") else None
 
 
 def _extend(lists: dict[str, list[Any]], uuid: str, saved: dict[str, Sequence[Any]] | None) -> None:

@@ -33,7 +33,9 @@ def judge(gpus: pl.DataFrame, findings: pl.DataFrame, *, limits: Thresholds) -> 
         changes += [
             mask.alias(f"m_{code}"),
             active.alias(f"a_{code}"),
-            pl.when(pl.col(code)).then(f"{code}_value").otherwise(f"v_{code}").alias(f"v_{code}"),
+            pl.when(mask > 0)
+            .then(pl.when(pl.col(code)).then(f"{code}_value").otherwise(f"v_{code}"))
+            .alias(f"v_{code}"),
         ]
     return rows.with_columns(changes).select(gpus.columns)
 
@@ -54,8 +56,10 @@ def remember(mask: str, finding: str, *, of: int, times: str | None = None) -> p
 def slow_findings(speeds: pl.DataFrame, gpus: pl.DataFrame, new: pl.DataFrame, *, limits: Thresholds) -> pl.DataFrame:
     """Findings about speed, for the GPUs with new evidence: very_slow, slow, node_slow, and premium's two.
 
-    `speeds`: rows of `evidence.combine` with `scope` (gpu, node). `new`: gpu_uuid, `gpu_times`, `node_times`. The class
-    in which the GPU is worst counts. Nothing is judged without an interval.
+    `speeds`: rows of `evidence.combine` with `scope` (gpu, node). `new`: gpu_uuid, `gpu_times`, `node_times` and
+    `log_speed` of this window, null for results. The class in which the GPU is worst counts. Nothing is judged without
+    an interval. To begin, the window itself must be slow too: one wild window would else be judged again and again,
+    for as long as it colours the estimate.
     """
     gpu = (pl.col("scope") == "gpu") & (pl.col("source") != "node")
     worst = speeds.group_by("gpu_uuid").agg(
@@ -70,7 +74,9 @@ def slow_findings(speeds: pl.DataFrame, gpus: pl.DataFrame, new: pl.DataFrame, *
     margin = limits.clear_high - limits.slow_high
 
     def below(column: str, limit: float, code: str) -> pl.Expr:
-        return pl.col(column) < pl.when(pl.col(f"a_{code}")).then(limit + margin).otherwise(limit)
+        counts = pl.col(f"a_{code}")
+        itself = (pl.col("log_speed").exp() < limit).fill_null(value=True)
+        return (pl.col(column) < pl.when(counts).then(limit + margin).otherwise(limit)) & (counts | itself)
 
     return rows.select(
         "gpu_uuid",
