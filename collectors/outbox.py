@@ -18,6 +18,8 @@ log = logging.getLogger(__name__)
 MAX_BYTES = 64 << 20  #: more than a day of one node with eight GPUs at 1 Hz
 PATIENCE_S = 5.0  #: how long a paced collector waits for room while the log takes messages
 RETRY_S = (1.0, 60.0)
+FLUSH_EVERY_S = 1.0
+FLUSH_TIMEOUT_S = 5.0
 
 
 class Outbox:
@@ -37,6 +39,8 @@ class Outbox:
         self._closing = False
         self._retry_at = 0.0
         self._retry_s = RETRY_S[0]
+        self._unflushed = False
+        self._flushed_at = monotonic()
         self.available = True
         self.dropped = 0
 
@@ -66,25 +70,31 @@ class Outbox:
             self._changed.notify_all()
 
     def send(self, producer: Producer, *, for_s: float, until: Callable[[], bool]) -> None:
-        """Hand messages to the producer as they come, for this long or until then; only one thread may do so."""
+        """Hand messages to the producer as they come, for this long or until then; only one thread may do so.
+
+        Flushes when nothing waits any more, and every second: what was sent is then in the log, and readable.
+        """
         end = self._monotonic() + for_s
         while not until():
             with self._changed:
                 now = self._monotonic()
-                ready_at = now if self.available else self._retry_at
                 if now >= end:
                     return
-                if not self._queue or ready_at > now:
-                    self._changed.wait((min(end, ready_at) if ready_at > now else end) - now)
+                ready = self.available or now >= self._retry_at
+                flush = self._unflushed and (not self._queue or now - self._flushed_at >= FLUSH_EVERY_S)
+                if not ready or not (flush or self._queue):
+                    self._changed.wait((end if ready else min(end, self._retry_at)) - now)
                     continue
-                message = self._queue.popleft()
-                self._bytes -= _size(message)
+                message = None if flush else self._take()
             try:
-                producer.send(message)
+                if message is None:
+                    producer.flush(timeout_s=FLUSH_TIMEOUT_S)
+                else:
+                    producer.send(message)
             except TransportError as error:
                 self._refused(message, error)
             else:
-                self._accepted()
+                self._accepted(flushed=message is None)
 
     def close(self, producer: Producer, *, within_s: float) -> None:
         """Send what is left and wait until the log has it, as far as the time goes; the rest counts as dropped."""
@@ -127,10 +137,16 @@ class Outbox:
         del self._queue[oldest]
         self.dropped += 1
 
-    def _refused(self, message: Outgoing, error: TransportError) -> None:
+    def _take(self) -> Outgoing:
+        message = self._queue.popleft()
+        self._bytes -= _size(message)
+        return message
+
+    def _refused(self, message: Outgoing | None, error: TransportError) -> None:
         with self._changed:
-            self._queue.appendleft(message)
-            self._bytes += _size(message)
+            if message is not None:
+                self._queue.appendleft(message)
+                self._bytes += _size(message)
             if self.available:
                 log.warning("the log cannot be used, messages wait in memory: %s", error)
             self._retry_s = RETRY_S[0] if self.available else min(RETRY_S[1], 2 * self._retry_s)
@@ -138,11 +154,14 @@ class Outbox:
             self._retry_at = self._monotonic() + self._retry_s
             self._changed.notify_all()
 
-    def _accepted(self) -> None:
+    def _accepted(self, *, flushed: bool) -> None:
+        """Only a flush proves that the log is there: a producer may queue what it is sent for a long time."""
         with self._changed:
-            if not self.available:
+            if flushed and not self.available:
                 log.info("the log takes messages again; %d wait, %d were dropped", len(self._queue), self.dropped)
-            self.available = True
+            self.available = self.available or flushed
+            self._unflushed = not flushed
+            self._flushed_at = self._monotonic() if flushed else self._flushed_at
             self._changed.notify_all()
 
 

@@ -28,6 +28,7 @@ from collectors.outbox import Outbox
 from collectors.schedule import Schedule
 from collectors.self_metrics import serve
 from streams import Outgoing, TopicPartition
+from streams.journal import Journal
 from streams.memory import MemoryTransport
 from streams.topics import EVENTS, INVENTORY, MEASUREMENTS, TELEMETRY, specs
 from telemetry import codec
@@ -305,6 +306,20 @@ def test_an_outage_of_the_log_loses_nothing_that_fits(caplog: pytest.LogCaptureF
     assert len(said) == 2
     assert "cannot be used" in said[0]
     assert "takes messages again" in said[1]
+
+
+def test_what_was_sent_is_readable_while_the_agent_runs(tmp_path: Path) -> None:
+    """A log with a journal shows messages once they are flushed: the agent does not wait for its end with that."""
+    transport = MemoryTransport(journal=Journal(tmp_path / "log.journal"))
+    transport.ensure_topics(specs(telemetry_partitions=1))
+    reader = transport.read({TopicPartition(TELEMETRY, 0): 0})
+    source = Scripted(Reading(samples=[batch(samples=10)]), NoData("no more"), repeat=True)
+    producer = transport.producer(client_id="agent")
+    with running(Agent(collectors={"test": (source, 0.05)}, producer=producer, node="n1")):
+        until(lambda: reader.poll(timeout_s=0.1))
+    reader.close()
+    producer.close()
+    transport.close()
 
 
 def message(topic: str, number: int, size: int = 1000) -> Outgoing:
