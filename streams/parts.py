@@ -52,14 +52,13 @@ def encode_window(
     *, partition: int, window_start_ns: int, window_ns: int, rows: pl.DataFrame, max_bytes: int = MAX_PART_BYTES
 ) -> Iterator[Outgoing]:
     """The messages of one window of one partition, at least one; only the last tells the window's end as watermark."""
-    count = 1
+    step = max(1, len(rows))
     while True:
-        step = max(1, math.ceil(len(rows) / count))
         values = [_pack(rows.slice(at, step)) for at in range(0, max(1, len(rows)), step)]
         largest = max(map(len, values))
         if largest <= max_bytes or step == 1:
             break
-        count = max(len(values) + 1, math.ceil(len(values) * largest / max_bytes * 1.1))
+        step = max(1, min(step - 1, int(0.9 * step * max_bytes / largest)))
     for i, value in enumerate(values, start=1):
         yield _message(
             value,
