@@ -72,6 +72,10 @@ def _read_fleet(section: Section, seed: int) -> Fleet:
         seen.add(node.name)
     workloads: list[Workload] = [read_workload(inner) for inner in section.sections("workloads")]
     faults = tuple(read_fault(inner, nodes, i) for i, inner in enumerate(section.sections("faults")))
+    names = [fault.name for fault in faults]
+    for i, fault_name in enumerate(names):
+        if fault_name in names[:i]:
+            raise SettingsError(f"fleet.faults[{i}].name: {fault_name!r} is taken")
     probes = tuple(read_probe(inner, nodes) for inner in section.sections("probes"))
     section.done()
     jobs = jobs_of(workloads, nodes, seed=seed)

@@ -15,7 +15,7 @@ from collectors.simulated.nodes import Node
 from collectors.simulated.noise import key, normals
 from collectors.simulated.physics import steady
 from collectors.simulated.probes import Probe
-from collectors.simulated.silicon import INLET_C, draw
+from collectors.simulated.silicon import INLET_C, REGULATED, draw
 from telemetry.records import Measurement
 
 
@@ -98,5 +98,6 @@ class Measurer:
             silicon = draw([alone], seed=0, interval_s=1.0, node_spread_c=0.0)
             for factor in (silicon.compute_factor, silicon.memory_factor, silicon.link_factor):
                 factor[:] = 1.0
+            silicon.regulated[:] = REGULATED
             self._typical[known] = float(steady(silicon, healthy(silicon), work_class, time_s=0.0).speed[0])
         return self._typical[known]
