@@ -84,11 +84,14 @@ def _comment(cursor: Any) -> None:
     }
     columns = cursor.execute("SELECT table_name, column_name, comment FROM duckdb_columns() WHERE NOT internal")
     have |= {(table, column): text for table, column, text in columns.fetchall()}
+    statements = []
     for (table, column), text in comments().items():
         if have.get((table, column)) != text:
             kind = "COLUMN" if column else ("VIEW" if table in _VIEWS else "TABLE")
             name = f"{table}.{column}" if column else table
-            cursor.execute(f"COMMENT ON {kind} {name} IS '{text.replace(chr(39), chr(39) * 2)}'")
+            statements.append(f"COMMENT ON {kind} {name} IS '{text.replace(chr(39), chr(39) * 2)}';")
+    if statements:
+        cursor.execute("BEGIN; " + "\n".join(statements) + " COMMIT")
 
 
 def comments() -> dict[tuple[str, str], str]:

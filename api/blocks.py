@@ -32,7 +32,7 @@ def _blocks(site: Site, values: Values) -> Built:
     if values["level"] is None:
         rows = rows.filter(pl.col("level") != NODE)
     shown = page(rows, offset=values["offset"], limit=values["limit"])
-    return listing(fleet, objects(shown, BLOCKS.names), rows.height)
+    return listing(fleet, objects(shown, BLOCKS), rows.height)
 
 
 ENDPOINTS = (

@@ -5,7 +5,7 @@ To serve another table's columns with each GPU: `_QUERY` here, and the item in t
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 import polars as pl
@@ -13,6 +13,7 @@ import polars as pl
 from analytics.frames import frame, schema
 from analytics.store import Store
 from analytics.topology import combine, from_inventory
+from telemetry.errors import BadInput, StoreError
 from telemetry.tables import SCORES, TIERS
 
 TABLES = ("scores", "gpus", "nodes", "topology")
@@ -40,6 +41,7 @@ class Fleet:
     stale_after_ns: int
     stale: bool
     expires_ns: int
+    orders: dict[str | None, pl.DataFrame] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def scores(self) -> pl.DataFrame:
@@ -56,6 +58,12 @@ class Fleet:
         premium, standard and degraded by speed, highest first and null last; then unknown; then quarantine; equal
         ones by gpu_uuid. The same rows give the same order on every replica.
         """
+        known = self.orders.get(workload_class)
+        if known is None:
+            known = self.orders[workload_class] = self._ranked(workload_class)
+        return known
+
+    def _ranked(self, workload_class: str | None) -> pl.DataFrame:
         gpus = self.gpus if workload_class is None else _of_class(self.gpus, workload_class)
         group = pl.col("tier").replace_strict(dict.fromkeys(_HEALTHY, 0) | {"quarantine": 2}, default=1)
         return (
@@ -114,8 +122,11 @@ class Fleets:
 
     def _combined(self, nodes: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
         """What the operator says comes first, then what is stored, then what the nodes say of themselves."""
-        parts = [self._store.table("topology"), from_inventory(nodes, gpus)]
-        return combine(*([] if self._topology is None else [self._topology]), *parts)
+        try:
+            parts = [self._store.table("topology"), from_inventory(nodes, gpus)]
+            return combine(*([] if self._topology is None else [self._topology]), *parts)
+        except BadInput as error:
+            raise StoreError(f"the topology in the store cannot be used: {error}") from error
 
 
 def envelope(as_of_ns: int | None, *, stale_after_ns: int, stale: bool) -> dict[str, object]:

@@ -15,7 +15,7 @@ from api.fleet import TABLES, Fleet, envelope
 from api.parameters import LIMIT, OFFSET, Parameter
 from api.refusal import Refused
 from api.rows import objects, page
-from telemetry.tables import CLASSES, EVENTS, GPUS, TIERS, TRANSITIONS, WINDOWS
+from telemetry.tables import CLASSES, EVENTS, GPUS, SCORES, TIERS, TRANSITIONS, WINDOWS
 
 _LISTED = ("rank", *models.RANKED, "slot", "model", "stale")
 _HISTORY = 20  #: transitions and events of a single GPU
@@ -25,7 +25,7 @@ _STALE = "no evidence within the time that a score is valid"
 def _ranking(site: Site, values: Values) -> Built:
     fleet = site.fleets.current()
     rows = _filtered(fleet, fleet.ranked(values["class"]), values)
-    return listing(fleet, _with_staleness(objects(_after(rows, values), _LISTED)), rows.height)
+    return listing(fleet, _with_staleness(objects(_after(rows, values), SCORES, _LISTED)), rows.height)
 
 
 def _filtered(fleet: Fleet, rows: pl.DataFrame, values: Values) -> pl.DataFrame:
@@ -73,7 +73,7 @@ def _one(site: Site, values: Values) -> Built:
     found = fleet.ranked(None).filter(pl.col("gpu_uuid") == uuid)
     if found.is_empty():
         raise Refused(404, "unknown_gpu", f"no GPU {uuid[:80]!r} is known here")
-    score = _with_staleness(objects(found, ("rank", *models.DETAILED, "stale")))[0]
+    score = _with_staleness(objects(found, SCORES, ("rank", *models.DETAILED, "stale")))[0]
     node = score["node"]
     inventory = site.store.frame("FROM gpus WHERE gpu_uuid = ?", [uuid])
     windows = site.store.frame(
@@ -91,11 +91,11 @@ def _one(site: Site, values: Values) -> Built:
     body = {
         **envelope(score["as_of_ns"] if known else None, stale_after_ns=fleet.stale_after_ns, stale=score["stale"]),
         "score": score,
-        "inventory": next(iter(objects(inventory, GPUS.names)), None),
+        "inventory": next(iter(objects(inventory, GPUS)), None),
         "place": place_of(fleet.topology, node),
-        "windows": objects(windows, WINDOWS.names),
-        "transitions": objects(transitions, TRANSITIONS.names),
-        "events": objects(events, EVENTS.names),
+        "windows": objects(windows, WINDOWS),
+        "transitions": objects(transitions, TRANSITIONS),
+        "events": objects(events, EVENTS),
     }
     return Built(body=body, expires_ns=fleet.expires_ns)
 

@@ -12,7 +12,7 @@ from api.endpoint import Endpoint, Site, Values, listing
 from api.fleet import TABLES
 from api.parameters import LIMIT, OFFSET, Parameter
 from api.rows import objects, page
-from telemetry.tables import CLASSES
+from telemetry.tables import CLASSES, NODES
 
 _COLUMNS = tuple(name for name in models.Node.model_fields if name not in ("place", "workload_class"))
 
@@ -29,7 +29,7 @@ def _nodes(site: Site, values: Values) -> Built:
         places.setdefault(node, []).append([level, value])
     items = [
         row | {"workload_class": values["class"], "place": places.get(row["node"], [])}
-        for row in objects(shown.with_columns(pl.col("full").fill_null(value=False)), _COLUMNS)
+        for row in objects(shown.with_columns(pl.col("full").fill_null(value=False)), NODES, _COLUMNS)
     ]
     return listing(fleet, items, rows.height)
 

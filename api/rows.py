@@ -9,15 +9,18 @@ from typing import Any
 import orjson
 import polars as pl
 
-from telemetry.tables import TABLES
-
-_JSON = frozenset(column.name for table in TABLES.values() for column in table.columns if column.type == "json")
+from telemetry.tables import Table
 
 
-def objects(frame: pl.DataFrame, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """One object per row with these keys in this order; text of JSON columns becomes JSON, unreadable text null."""
-    rows = frame.select(columns).to_dicts()
-    for name in _JSON.intersection(columns):
+def objects(frame: pl.DataFrame, table: Table, columns: Sequence[str] | None = None) -> list[dict[str, Any]]:
+    """One object per row with these keys in this order, all of the table's if None.
+
+    Text of the table's JSON columns becomes JSON, unreadable text null.
+    """
+    rows = frame.select(table.names if columns is None else columns).to_dicts()
+    for name in [column.name for column in table.columns if column.type == "json"]:
+        if not rows or name not in rows[0]:
+            continue
         for row in rows:
             row[name] = _loaded(row[name])
     return rows

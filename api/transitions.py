@@ -26,7 +26,7 @@ def _transitions(site: Site, values: Values) -> Built:
         f"FROM transitions WHERE {where} ORDER BY time_ns DESC, transition_id LIMIT ? OFFSET ?",
         [*parameters, values["limit"] or 100_000, values["offset"]],
     )
-    return listing(site.fleets.current(), objects(rows, TRANSITIONS.names), total)
+    return listing(site.fleets.current(), objects(rows, TRANSITIONS), total)
 
 
 ENDPOINTS = (
