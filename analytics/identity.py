@@ -11,7 +11,7 @@ from analytics.cells import texts
 from analytics.column_names import parts_of
 
 _UUID = r"(?i)^(?:GPU-)?([0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12})$"
-_INDEX = r"(?i)^(?:(?:gpu|cuda|nvidia|device|dev)[ _:.#-]*)?([0-9]{1,3})$"
+_INDEX = r"(?i)^(?:(?:gpu|cuda|nvidia|device|dev)[ _:.#]*)?([0-9]{1,3})$"
 _BUS_ID = r"(?i)^((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}(?:\.[0-7])?)$"
 
 

@@ -47,9 +47,9 @@ def measurements(
     `columns` says which column is the gpu, node, value, time, class, name or unit; the last three replace the
     arguments row by row. With a gpu column a row speaks of a GPU, else of its node. A GPU that is given as an index or
     bus id becomes `node/index`; other texts are identities as they stand. A node of -1 or none is null. Without a time
-    (or with -1) a row gets `default_time_ns` plus its number, so that order is kept. `evidence` names the columns to keep beside
-    the result, by default all others. Raises BadInput for columns that are not there and for a class that does not
-    exist.
+    (or with -1) a row gets `default_time_ns` plus its number, so that order is kept. `evidence` names the columns to
+    keep beside the result, by default all others. Raises BadInput for columns that are not there and for a class that
+    does not exist.
     """
     there = [column for column in table.columns if column != ROW]
     check_columns(columns, there)
@@ -147,7 +147,7 @@ def _detail(rule: str, cells: Mapping[str, str], columns: Mapping[str, str]) -> 
 
 
 def evidence_json(table: pl.DataFrame, kept: Sequence[str]) -> pl.Series:
-    """One JSON object a row: a column is numbers where all of its cells are, else text; columns of lists are left out."""
+    """One JSON object a row: a column is numbers if all of its cells are, else text; columns of lists are left out."""
     series = [_evidence(table[column]) for column in kept if not table[column].dtype.is_nested()]
     if not series:
         return pl.Series("evidence", ["{}"] * table.height, dtype=pl.String)

@@ -193,6 +193,8 @@ def _by_node(topology: pl.DataFrame) -> dict[str, dict[str, tuple[str, str]]]:
 @lru_cache(maxsize=1_024)
 def _merged(order: tuple[str, ...], more: tuple[str, ...]) -> tuple[str, ...]:
     """The first order with the second one's new levels put in."""
+    if not order:
+        return more
     merged = list(order)
     for index, level in enumerate(more):
         if level in merged:
