@@ -72,10 +72,15 @@ class OpenWindows:
             return None
         start = min(self._open)
         window = self._open[start]
-        complete = all(self._told.get(partition, -1) >= window.end_ns for partition in range(partitions))
+        complete = all(self._has_told(window, partition) for partition in range(partitions))
         if not complete and now_ns - window.arrived_ns < self._grace_ns:
             return None
         return Due(window_start_ns=start, window_end_ns=window.end_ns, rows=_rows(window), complete=complete)
+
+    def _has_told(self, window: _Open, partition: int) -> bool:
+        parts = window.parts.get(partition, {})
+        whole = bool(parts) and len(parts) == next(iter(parts.values())).parts
+        return whole or self._told.get(partition, -1) >= window.end_ns
 
     def done(self, window_start_ns: int) -> None:
         """The window has been scored: forget it."""
