@@ -7,7 +7,8 @@ import math
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
-from collectors.simulated.faults import SWAPS, Fault
+from collectors.simulated.fault import Fault
+from collectors.simulated.faults import SWAPS
 from collectors.simulated.fleet import Fleet
 from collectors.simulated.group import generation_at
 from collectors.simulated.noise import key

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from collectors import Reading
 from collectors.simulated.announcements import Announcer
 from collectors.simulated.disturbance import KINDS, Disturbance
-from collectors.simulated.faults import Fault
+from collectors.simulated.fault import Fault
 from collectors.simulated.fleet import load_fleet
 from collectors.simulated.group import Group, Segment, groups_of
 from collectors.simulated.measuring import Measurer
@@ -137,8 +137,9 @@ class Simulated:
             segments += group.advance(stop)
             samples += self._batches(group, segments)
         self._tick = stop
-        arrived = [batch for due, batch in self._withheld if due < stop]
-        self._withheld = [(due, batch) for due, batch in self._withheld if due >= stop]
+        over = stop == self._last_tick  # what is still on its way comes with the last step
+        arrived = [batch for due, batch in self._withheld if due <= stop or over]
+        self._withheld = [(due, batch) for due, batch in self._withheld if due > stop and not over]
         return Reading(
             samples=[*samples, *arrived],
             inventory=[
@@ -206,7 +207,7 @@ class Simulated:
             if group.active(fault, segment.first)
         ]
         if node not in self._disturbances:
-            self._disturbances[node] = Disturbance(there.name, there.gpus, seed=self._seed, interval_s=self._interval_s)
+            self._disturbances[node] = Disturbance(there.name, there.gpus, seed=self._seed)
         ticks = np.arange(segment.first, segment.first + segment.ticks)
         spoilt = self._disturbances[node].disturb(
             acting,

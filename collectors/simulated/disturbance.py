@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from collectors.simulated.faults import Fault
+from collectors.simulated.fault import Fault
 from collectors.simulated.noise import key, uniform
 
 KINDS = frozenset(
@@ -46,10 +46,8 @@ class Spoilt:
 class Disturbance:
     """Spoils the samples of one node; remembers what frozen GPUs last said."""
 
-    def __init__(self, node: str, gpus: int, *, seed: int, interval_s: float) -> None:
-        self._node = node
+    def __init__(self, node: str, gpus: int, *, seed: int) -> None:
         self._keys = np.array([key(seed, "lost", node, slot) for slot in range(gpus)], dtype=np.uint64)
-        self._interval_s = interval_s
         self._frozen: dict[str, dict[str, NDArray[Any]]] = {}
 
     def disturb(

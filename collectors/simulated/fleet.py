@@ -10,10 +10,11 @@ from pathlib import Path
 
 import yaml
 
-from collectors.simulated.faults import Fault, read_fault
+from collectors.simulated.fault import Fault
 from collectors.simulated.models import MODELS, GpuModel, read_metrics, read_model
 from collectors.simulated.nodes import Node
 from collectors.simulated.probes import Probe, read_probe
+from collectors.simulated.schedule import read_fault
 from collectors.simulated.section import Section
 from collectors.simulated.workloads import Job, Workload, jobs_of, read_workload
 from telemetry.errors import SettingsError

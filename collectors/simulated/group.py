@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from collectors.simulated.conditions import Conditions, healthy
-from collectors.simulated.faults import FAULTS, SWAPS, Fault
+from collectors.simulated.fault import Fault
+from collectors.simulated.faults import FAULTS, SWAPS
 from collectors.simulated.fleet import Fleet
 from collectors.simulated.observation import Grid, Moment, Observer
 from collectors.simulated.physics import WORKING, Load, Physics

@@ -181,11 +181,13 @@ def _ratio(values: Grid) -> Grid:
 
 
 def _clock(o: Observer, m: Moment) -> Grid:
-    # The governor steps between two neighbouring clocks; dither keeps the mean, as reading it at random moments does.
+    # A governor that regulates steps between two neighbouring clocks; dither keeps the mean, as reading it at random
+    # moments does. A clock that is held by a setting, or is the highest, stays where it is.
     step = o.silicon.step_share.astype(_F)[:, None]
+    regulated = (m.flags & np.uint8(POWER_CAPPED | SW_THERMAL | HW_THERMAL)) != 0
+    wobble = m.clock * (_F(1.0) + _F(0.002) * o.soft(m, 1)) / step
+    steps = np.floor(np.where(regulated, wobble + o.noise(m, 0), m.clock / step + _F(0.001)))
     working = (m.flags & np.uint8(WORKING)) != 0
-    wobble = m.clock * (_F(1.0) + _F(0.002) * o.soft(m, 1))
-    steps = np.floor(wobble / step + o.noise(m, 0))
     shares = np.where(working, np.minimum(steps * step, _F(1.0)), m.clock)
     clock: Grid = np.floor(shares * o.silicon.max_clock_mhz.astype(_F)[:, None] + _F(0.01))
     return clock

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from collectors.simulated.conditions import healthy
-from collectors.simulated.faults import FAULTS, Fault
+from collectors.simulated.fault import Fault
+from collectors.simulated.faults import FAULTS
 from collectors.simulated.fleet import Fleet
 from collectors.simulated.group import generation_at
 from collectors.simulated.physics import steady
