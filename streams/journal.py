@@ -51,8 +51,11 @@ class Journal:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._db = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._db = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+        except (OSError, sqlite3.Error) as error:
+            raise StoreError(f"{path} cannot be opened ({error}): check the folder and its owner") from None
         try:
             self._prepare()
             self.log_id = str(self._db.execute("select value from meta where name = 'log_id'").fetchone()[0])
@@ -93,8 +96,12 @@ class Journal:
             return StoreError(f"{self.path} is open in another process: stop that one, or name another journal")
         if "unable to open" in text or "readonly" in text:
             return StoreError(f"{self.path} cannot be written ({text}): check the folder, its owner and its space")
+        return self.damaged(text)
+
+    def damaged(self, what: object) -> StoreError:
+        """The error for content that cannot be what was written."""
         return StoreError(
-            f"{self.path} is damaged or no journal ({text}): restore it from a backup, or move it away to start anew"
+            f"{self.path} is damaged or no journal ({what}): restore it from a backup, or move it away to start anew"
         )
 
     def topics(self) -> list[StoredTopic]:

@@ -12,7 +12,7 @@ import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 from streams import Committed, TopicPartition, TopicSpec
-from streams.kafka_link import KafkaLink, logger
+from streams.kafka_link import LATER, STALE, KafkaLink, client_logger
 from streams.kafka_producer import KafkaProducer, KafkaTransactionalProducer
 from streams.kafka_settings import MAX_MESSAGE_BYTES, KafkaSettings
 from streams.kafka_source import KafkaReader, KafkaSource
@@ -74,7 +74,7 @@ class KafkaTransport:
             if self._admin_client is None:
                 with self._link.explained("Kafka settings"):
                     self._admin_client = AdminClient(
-                        self._link.settings.admin() | {"error_cb": self._link.count}, logger=logger
+                        self._link.settings.admin() | {"error_cb": self._link.count}, logger=client_logger
                     )
             return self._admin_client
 
@@ -168,24 +168,33 @@ class KafkaTransport:
 
     def read(self, start: Mapping[TopicPartition, int]) -> KafkaReader:
         """A reader from these offsets."""
-        return KafkaReader(self._link, start, self.ends)
+        return KafkaReader(self._link, start, self._ends, timeout_s=self._timeout_s)
 
-    def ends(self, partitions: Iterable[TopicPartition], *, timeout_s: float = 10.0) -> dict[TopicPartition, int]:
+    def _ends(self, partitions: Iterable[TopicPartition], timeout_s: float) -> dict[TopicPartition, int]:
         """The last stable offset of each partition: where a reader of committed messages is at the end."""
         latest = OffsetSpec.latest()  # type: ignore[no-untyped-call]
         asked = {self._link.wire(tp): latest for tp in partitions}
-        with self._link.explained("offsets cannot be listed"):
+        deadline = self._clock() + timeout_s
+        while True:
+            left = max(deadline - self._clock(), 0.1)
             futures = self._admin().list_offsets(
-                asked, isolation_level=ck.IsolationLevel.READ_COMMITTED, request_timeout=timeout_s
+                asked, isolation_level=ck.IsolationLevel.READ_COMMITTED, request_timeout=left
             )
-            return {self._link.ours(tp): future.result().offset for tp, future in futures.items()}
+            try:
+                return {self._link.ours(tp): future.result().offset for tp, future in futures.items()}
+            except ck.KafkaException as error:
+                self._link.count(error.args[0])
+                # After a broker's restart the client knows an old leader until it has asked again.
+                if error.args[0].code() not in STALE | LATER or self._clock() >= deadline:
+                    raise TransportError(f"offsets cannot be listed: {self._link.text(error)}") from None
+            self._metadata()
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, Committed]:
         """The group's committed places; partitions without one are absent."""
         with self._lock, self._link.explained(f"places of group {group} cannot be read"):
             if group not in self._lookups:
                 settings = self._link.settings.consumer("isotach-lookup", self._link.prefix + group)
-                self._lookups[group] = ck.Consumer(settings | {"error_cb": self._link.count}, logger=logger)
+                self._lookups[group] = ck.Consumer(settings | {"error_cb": self._link.count}, logger=client_logger)
             asked = [self._link.wire(tp) for tp in partitions]
             found = self._lookups[group].committed(asked, timeout=self._timeout_s)
         places = {self._link.ours(tp): self._link.place(tp) for tp in found}

@@ -16,6 +16,7 @@ from streams.kafka_settings import KafkaSettings
 from telemetry.errors import TransportError
 
 logger = logging.getLogger("isotach.kafka")
+_LOG_EVERY_S = 60.0
 _E = ck.KafkaError
 REFUSED = frozenset(
     {
@@ -48,6 +49,34 @@ LATER = frozenset(
         _E._RETRY,
     }
 )
+STALE = frozenset(
+    {
+        _E.FENCED_LEADER_EPOCH,
+        _E.UNKNOWN_LEADER_EPOCH,
+        _E.NOT_LEADER_FOR_PARTITION,
+        _E.LEADER_NOT_AVAILABLE,
+        _E.OFFSET_NOT_AVAILABLE,
+    }
+)
+
+
+class _Sparing(logging.Filter):
+    """Lets one line of a kind through a minute: a client tells of an absent broker ten times a second."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._told: dict[str, float] = {}
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        kind = " ".join(record.getMessage().split(" ", 2)[:2])  # facility and client
+        if record.levelno >= logging.CRITICAL or record.created - self._told.get(kind, 0.0) >= _LOG_EVERY_S:
+            self._told[kind] = record.created
+            return True
+        return False
+
+
+client_logger = logging.getLogger("isotach.kafka.client")  #: for librdkafka's own lines
+client_logger.addFilter(_Sparing())
 
 
 class KafkaLink:

@@ -55,7 +55,12 @@ _PRODUCER_ONLY = (
     "transaction.",
 )
 
-_ALL = {"message.max.bytes": MAX_MESSAGE_BYTES, "socket.keepalive.enable": True, "log.connection.close": False}
+_ALL = {
+    "message.max.bytes": MAX_MESSAGE_BYTES,
+    "socket.keepalive.enable": True,
+    "reconnect.backoff.max.ms": 3_000,
+    "log.connection.close": False,
+}
 _PRODUCER = {
     "acks": "all",
     "enable.idempotence": True,
@@ -63,7 +68,7 @@ _PRODUCER = {
     "linger.ms": 20,
     "queue.buffering.max.messages": 100_000,
     "queue.buffering.max.kbytes": 65_536,
-    "delivery.timeout.ms": 600_000,  # an outage of minutes is no loss
+    "delivery.timeout.ms": 0,  # no outage is a loss: messages wait, then `send` says that the queue is full
 }
 _CONSUMER = {
     "enable.auto.commit": False,

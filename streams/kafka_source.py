@@ -10,7 +10,7 @@ from typing import Any
 import confluent_kafka as ck
 
 from streams import Assigned, Batch, Committed, Message, Revoked, TopicPartition
-from streams.kafka_link import LATER, PUT_OUT, KafkaLink, logger
+from streams.kafka_link import LATER, PUT_OUT, KafkaLink, client_logger, logger
 from telemetry.errors import TransportError
 
 _RETRY_S = 0.1
@@ -45,7 +45,7 @@ class KafkaSource:
         self._taken: list[TopicPartition] = []  # to be told
         with link.explained("Kafka settings"):
             settings = link.settings.consumer(client_id, link.prefix + group) | {"error_cb": link.count}
-            self._client = ck.Consumer(settings, logger=logger)
+            self._client = ck.Consumer(settings, logger=client_logger)
             self._client.subscribe(
                 [link.prefix + topic for topic in topics],
                 on_assign=self._on_assign,
@@ -155,12 +155,14 @@ class KafkaReader:
         self,
         link: KafkaLink,
         start: Mapping[TopicPartition, int],
-        ends: Callable[[Iterable[TopicPartition]], Mapping[TopicPartition, int]],
+        ends: Callable[[Iterable[TopicPartition], float], Mapping[TopicPartition, int]],
+        *,
+        timeout_s: float,
     ) -> None:
         self._link = link
         self._ends = ends
         self._target: Mapping[TopicPartition, int] | None = None
-        limits = ends(start) if start else {}
+        limits = ends(start, timeout_s) if start else {}
         self._positions = {tp: offset if offset <= limits[tp] else 0 for tp, offset in start.items()}
         for tp, offset in start.items():
             if offset > limits[tp]:
@@ -169,7 +171,7 @@ class KafkaReader:
             settings = link.settings.consumer("isotach-reader", link.prefix + "isotach-reader")
             self._client = ck.Consumer(
                 settings | {"enable.partition.eof": True, "fetch.wait.max.ms": 100, "error_cb": link.count},
-                logger=logger,
+                logger=client_logger,
             )
             self._client.assign([link.wire(tp, Committed(offset)) for tp, offset in self._positions.items()])
 
@@ -195,7 +197,7 @@ class KafkaReader:
         """
         if self._target is None:
             try:
-                self._target = self._ends(self._positions) if self._positions else {}
+                self._target = self._ends(self._positions, 2.0) if self._positions else {}
             except TransportError:
                 return False
         if any(self._positions[tp] < end for tp, end in self._target.items()):

@@ -102,6 +102,14 @@ class MemoryTransport:
             places = self._log.group(group).places if group in self._log.groups else {}
             return {tp: places[tp] for tp in partitions if tp in places}
 
+    def ends(self, topic: str) -> Mapping[TopicPartition, int]:
+        """The next offset to be written, for each partition of the topic."""
+        with self._log.condition:
+            self._log.flush()
+            return {
+                TopicPartition(topic, p): self._log.end(TopicPartition(topic, p)) for p in range(self.partitions(topic))
+            }
+
     def held(self) -> Mapping[str, int]:
         """Messages in memory now, by topic."""
         with self._log.condition:

@@ -78,7 +78,10 @@ class MemoryLog:
         self._trimmed: dict[TopicPartition, int] = {}
         self._closed = False
         if journal:
-            self._load(journal)
+            try:
+                self._load(journal)
+            except (TransportError, ValueError, TypeError, AttributeError) as error:
+                raise journal.damaged(error) from None
 
     def _load(self, journal: Journal) -> None:
         for stored in journal.topics():

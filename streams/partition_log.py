@@ -100,12 +100,16 @@ class PartitionLog:
     def trim(self, before: int) -> int:
         """Forget everything below an offset; returns how many messages went."""
         i = bisect_left(self._offsets, before, self._head)
-        gone = sum(message is not None for message in self._messages[self._head : i])
+        gone = [message for message in self._messages[self._head : i] if message is not None]
+        if self.compact:
+            for message in gone:
+                self.drop(message.offset)
+            return len(gone)
         self._messages[self._head : i] = [None] * (i - self._head)
         self._head = i
-        self.alive -= gone
+        self.alive -= len(gone)
         self._tidy()
-        return gone
+        return len(gone)
 
     def newest(self, count: int) -> int:
         """The offset from which `count` messages are left, for a log without holes."""

@@ -59,6 +59,8 @@ def _settings(port: int, controller: int, data: str, host: str) -> dict[str, str
         "share.coordinator.state.topic.replication.factor": "1",
         "share.coordinator.state.topic.min.isr": "1",
         "group.initial.rebalance.delay.ms": "0",
+        "broker.session.timeout.ms": "2000",  # a restart waits until the one before is forgotten
+        "broker.heartbeat.interval.ms": "500",
         "group.min.session.timeout.ms": "500",
     }
 
@@ -344,7 +346,7 @@ def kafka_bootstrap(kafka_broker: Broker) -> str:
 
 @pytest.fixture
 def breakable_broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
-    """A broker that a test may stop: the shared one, running again afterwards, or one of its own beside other workers."""
+    """A broker that a test may stop: the shared one, started again afterwards; beside other workers one of its own."""
     if "PYTEST_XDIST_TESTRUNUID" not in os.environ:
         broker: Broker = request.getfixturevalue("kafka_broker")
         yield broker
