@@ -7,17 +7,22 @@ import csv
 import json
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import numpy as np
 import pytest
+import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.simulated_run import START_NS, Run, S, fleet
 
 from collectors.simulated import Simulated
+from collectors.simulated.faults import FAULTS
+from collectors.simulated.fleet import BUILT_IN
+from collectors.simulated.models import GROUPS, MODELS
 from telemetry.codec import Encoder, check_body, decompress, parse_schema
 from telemetry.errors import EndOfInput, NoData, SettingsError
 from telemetry.metrics import METRICS, Kind
@@ -396,6 +401,29 @@ def test_a_fleet_of_its_own_models_and_metrics() -> None:
     assert "memory_temperature_c" not in run.batches[0].columns
     assert run.inventory[0].gpus[0].model == "NVIDIA X"
     assert 230 < run.values(run.uuid("n1", 0), "power_w")[-20:].mean() < 251
+
+
+def test_the_documentation_has_every_fault_model_group_and_fleet() -> None:
+    """What can be described is documented, with the defaults that hold."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "simulation.md").read_text()
+    for kind, fault in FAULTS.items():
+        size = f"{fault.size:g} {fault.unit}" if fault.unit else "-"
+        causes = ", ".join(cause or "none" for cause in fault.causes)
+        assert f"| `{kind}` | {fault.help} | {size} | {', '.join(fault.tiers)} | {causes} |" in text
+    for model in MODELS.values():
+        assert f"| `{model.name}` | {model.product} | {model.power_limit_w:g} |" in text
+    for group, metrics in GROUPS.items():
+        assert f"| `{group}` | {' '.join(f'`{metric}`' for metric in metrics)} |" in text
+    for path in BUILT_IN.glob("*.yaml"):
+        assert f"| `{path.stem}` |" in text
+
+
+def test_the_described_example_is_a_fleet() -> None:
+    """The description in the documentation can be used as it stands."""
+    text = (Path(__file__).resolve().parents[2] / "docs" / "simulation.md").read_text()
+    example = text[text.index("    name: mine\n") : text.index("A field that is misspelt")]
+    reading = Simulated(fleet=yaml.safe_load(textwrap.dedent(example)), start_ns=START_NS).collect()
+    assert len(reading.samples) == 10
 
 
 def test_a_node_that_does_not_simulate_loads_no_numpy() -> None:
