@@ -189,14 +189,25 @@ def decompress(value: bytes, *, limit: int = MAX_BODY_BYTES) -> bytes:
     """The body inside a zstd value; raises BadInput for what is no zstd, is damaged, or would grow beyond `limit`."""
     if len(value) > MAX_VALUE_BYTES:
         raise BadInput("too_large", f"value of {len(value)} bytes; at most {MAX_VALUE_BYTES}")
+    size = -1
     try:
         size = zstandard.frame_content_size(value)
         if size > limit:
             raise BadInput("decompression_bomb", f"value says it grows to {size} bytes; at most {limit}")
         return _decompressor().decompress(value, max_output_size=limit, allow_extra_data=False)
     except (zstandard.ZstdError, MemoryError) as error:
-        rule = "decompression_bomb" if "did not decompress full frame" in str(error) else "not_zstd"
-        raise BadInput(rule, f"value of {len(value)} bytes: {error}") from None
+        if size < 0 and _grows_beyond(value, limit):
+            raise BadInput("decompression_bomb", f"value of {len(value)} bytes grows beyond {limit}") from None
+        raise BadInput("not_zstd", f"value of {len(value)} bytes: {error}") from None
+
+
+def _grows_beyond(value: bytes, limit: int) -> bool:
+    """Whether a frame that does not say its size has more than `limit` bytes inside."""
+    try:
+        with _decompressor().stream_reader(value) as reader:
+            return len(reader.read(limit + 1)) > limit
+    except zstandard.ZstdError:
+        return False
 
 
 _local = threading.local()  # a decompressor costs more to make than a batch to read, and serves one thread
