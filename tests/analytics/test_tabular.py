@@ -5,6 +5,7 @@ To add a case: the file's text with `written`, or a column with `table`.
 
 import gzip
 import json
+import re
 from pathlib import Path
 
 import polars as pl
@@ -500,3 +501,14 @@ def test_results_are_not_taken_for_telemetry(shared_data: Path) -> None:
     assert not is_telemetry(["uuid", "node", "ts", "perf", "power_w"])
     assert not is_telemetry(scan(shared_data / "longhorn" / "sgemm.csv").columns)
     assert is_telemetry(["gpu_uuid", "node", "time_ns", "sm_clock_mhz"])
+
+
+def test_every_rule_of_a_rejected_row_is_in_the_manual() -> None:
+    """Who reads a rule's name finds it explained in docs/importing.md."""
+    root = Path(__file__).resolve().parents[2]
+    manual = (root / "docs" / "importing.md").read_text()
+    rules = set(re.findall(r'rules\["(\w+)"', (root / "analytics" / "tabular.py").read_text()))
+    rules |= {"not_a_number", "not_above_zero", "no_gpu", "no_node"}
+    rules |= set(re.findall(r'rule="(\w+)"', (root / "analytics" / "table_file.py").read_text()))
+    assert len(rules) > 8
+    assert {rule for rule in rules if f"`{rule}`" not in manual} == set()

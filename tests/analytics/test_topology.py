@@ -253,3 +253,48 @@ def test_a_written_fleet_stays_short() -> None:
     text = write_topology(topology_frame(places))
     assert text.count("\n") == 2 + 1_000
     assert max(map(len, text.splitlines())) < 1_024
+
+
+def test_the_examples_of_the_manual_are_read(tmp_path: Path) -> None:
+    """Every fenced example in docs/topology.md is a topology."""
+    manual = (Path(__file__).resolve().parents[2] / "docs" / "topology.md").read_text()
+    examples = [block.split("\n", 1)[1] for block in manual.split("```")[1::2]]
+    assert len(examples) == 5
+    for example in examples:
+        assert read_topology(text_file(tmp_path, example)).height > 0
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.sampled_from(["1", "2,4", "1,2,4,8", "4,16"]))
+def test_slurm_blocks_nest_and_hold_each_node_once(
+    tmp_path_factory: pytest.TempPathFactory, sizes: list[int], bs: str
+) -> None:
+    """Whatever the blocks are, a node is in one block a level, and a smaller block lies within one larger block."""
+    names = iter(f"n{i:02d}" for i in range(99))
+    blocks = [[next(names) for _ in range(size)] for size in sizes]
+    lines = [
+        f"BlockName=b{i} Nodes={','.join(nodes)}" if nodes else f"BlockName=b{i}" for i, nodes in enumerate(blocks)
+    ]
+    path = tmp_path_factory.getbasetemp() / "blocks.conf"
+    path.write_text("\n".join([*lines, f"BlockSizes={bs}"]))
+    if not any(sizes):
+        with pytest.raises(BadInput, match="no node"):
+            read_topology(path)
+        return
+    topology = read_topology(path)
+    assert topology.n_unique(["node", "level"]) == topology.height == sum(sizes) * len(bs.split(","))
+    wide = topology.pivot("level", index="node", values="value")
+    order = topology.sort("position")["level"].unique(maintain_order=True).to_list()
+    for near, far in zip(order, order[1:], strict=False):
+        assert wide.group_by(near).agg(pl.col(far).n_unique())[far].max() == 1
+
+
+def test_a_deep_tree_has_a_level_for_every_height(tmp_path: Path) -> None:
+    """Switches four and five above the nodes, and leaves that hang at different depths."""
+    text = (
+        "SwitchName=top Switches=e,short\nSwitchName=e Switches=d\nSwitchName=d Switches=c\nSwitchName=c Switches=a\n"
+        "SwitchName=a Nodes=n1\nSwitchName=short Nodes=n2\n"
+    )
+    topology = read_topology(text_file(tmp_path, text))
+    assert place_of(topology, "n1") == "leaf=a spine=c core=d tier_4=e tier_5=top"
+    assert place_of(topology, "n2") == "leaf=short tier_5=top"
