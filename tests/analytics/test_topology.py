@@ -4,6 +4,7 @@ To add a format: a synthetic file under tests/data/topology and its line in `EXP
 """
 
 import json
+from itertools import pairwise
 from pathlib import Path
 
 import polars as pl
@@ -285,7 +286,7 @@ def test_slurm_blocks_nest_and_hold_each_node_once(
     assert topology.n_unique(["node", "level"]) == topology.height == sum(sizes) * len(bs.split(","))
     wide = topology.pivot("level", index="node", values="value")
     order = topology.sort("position")["level"].unique(maintain_order=True).to_list()
-    for near, far in zip(order, order[1:], strict=False):
+    for near, far in pairwise(order):
         assert wide.group_by(near).agg(pl.col(far).n_unique())[far].max() == 1
 
 
