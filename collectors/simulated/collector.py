@@ -144,7 +144,7 @@ class Simulated:
             samples=[*samples, *arrived],
             inventory=[
                 self._announcer.inventory(node, tick)
-                for node in (self._own if first == 0 else self._changing())
+                for node in (sorted(self._own) if first == 0 else self._changing())
                 for tick in self._announcer.changes(node, first, stop)
             ],
             events=list(self._announcer.events(self._own, first, stop)),

@@ -87,6 +87,7 @@ class Physics:
         self._drifts = bool(conditions.drift_per_tick.any())
         self._silicon_weight = weights[:, 0]
         self._working = load.job < len(load.classes) - 1
+        self._main = np.array([0.0 if work is None else PHASES[work.steps[0][0]].power for work in classes])
 
     def settle(self, tick: int, power: Floats) -> None:
         """Put temperatures near balance for phases of this power, as if the load had lasted for long."""
@@ -131,9 +132,9 @@ class Physics:
         if self._drifts:
             lost = conditions.drift_per_tick * np.maximum(number - conditions.drift_from, 0)
             gain = gain * (1.0 - self._silicon_weight * lost)
-        self.speed = np.where(
-            self._working, conditions.host * gain / (self._fixed_time + self._clock_time / clock), 1.0
-        )
+        speed = np.where(self._working, conditions.host * gain / (self._fixed_time + self._clock_time / clock), 1.0)
+        # In lighter phases clocks are higher, which says nothing of the pace of the phase that counts.
+        self.speed = np.where((power < 0.9 * self._main)[load.job], self.speed, speed)
         flags = (
             (capped & self._working) * np.uint8(POWER_CAPPED)
             | self.sw_hot * np.uint8(SW_THERMAL)

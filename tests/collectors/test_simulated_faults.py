@@ -9,10 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from support.simulated_run import START_NS, Run, S, fleet
 
 from collectors.simulated.faults import FAULTS, WHOLE_NODE
-from telemetry.metrics import METRICS, Kind
+from telemetry.codec import Encoder, check_body, decompress
+from telemetry.metrics import METRICS, SAMPLED, Kind
 
 START, END, SECONDS = 60, 160, 200
 
@@ -387,3 +390,38 @@ def test_a_gpu_that_falls_off_the_bus_stops_no_counter_of_its_neighbours() -> No
     for name in run.batches[0].columns:
         if METRICS[name].kind is Kind.COUNTER:
             assert (np.diff(run.values(run.uuid("n1", 2), name).astype(np.int64)) >= 0).all()
+
+
+FAULT = st.fixed_dictionaries(
+    {
+        "kind": st.sampled_from(sorted(FAULTS)),
+        "start_s": st.integers(0, 30),
+        "end_s": st.integers(31, 60) | st.none(),
+        "ramp_s": st.integers(1, 50),
+        "select": st.sampled_from([{"node": "n1"}, {"node": "n2"}, {}]),
+    }
+)
+
+
+@settings(max_examples=25, deadline=None)
+@given(faults=st.lists(FAULT, min_size=1, max_size=5), step=st.sampled_from([1, 7, 45]))
+def test_any_faults_together_give_messages_that_can_be_sent(faults: list[dict[str, Any]], step: int) -> None:
+    """Nothing crashes, every batch encodes, every GPU has each time once, inventory names whom the samples name."""
+    described = [
+        fault | ({"metrics": ["activity", "power_w"]} if fault["kind"] == "unsupported_metrics" else {})
+        for fault in faults
+    ]
+    run = Run(fleet(*described, gpus=2, workloads=[{"name": "w", "select": {"node": "n1"}}]), seconds=45, step_s=step)
+    encoder = Encoder()
+    for batch in run.batches:
+        body = decompress(encoder.encode(batch).value)
+        assert check_body(body, sum(1 << i for i, m in enumerate(SAMPLED) if m.name in batch.columns)) == len(batch) > 0
+        assert set(np.asarray(batch.gpu).tolist()) == set(range(len(batch.gpus)))
+    named = {gpu.gpu_uuid for inventory in run.inventory for gpu in inventory.gpus}
+    sampled = {uuid for batch in run.batches for uuid in batch.gpus}
+    assert sampled <= named | {event.gpu_uuid for event in run.events}
+    skewed = any(fault["kind"] == "clock_skew" for fault in faults)
+    for uuid in sampled:
+        times = run.times(uuid)
+        assert len(set(times.tolist())) == len(times)
+        assert skewed or set(times.tolist()) <= set(range(45))
