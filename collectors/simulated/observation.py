@@ -207,9 +207,17 @@ def _memory_temperature(o: Observer, m: Moment) -> Grid:
     return np.floor(m.temperature_c + heat + _F(0.5))
 
 
+def _resident(o: Observer, m: Moment) -> Grid:
+    # A GPU that waits for the slowest of its job has a kernel spinning on few SMs, half of that time.
+    return _kept(m, "resident", lambda: o.activity(m, "engine") * (_F(0.5) + _F(0.5) * m.busy))
+
+
+def _engine(o: Observer, m: Moment) -> Grid:
+    return _ratio(_resident(o, m) * (_F(1.0) + _F(0.01) * o.soft(m, 5)))
+
+
 def _utilization(o: Observer, m: Moment) -> Grid:
-    # A GPU that waits for the slowest of its job has a kernel spinning half of that time.
-    share = o.activity(m, "engine") * (_F(0.5) + _F(0.5) * m.busy)
+    share = _resident(o, m)
     percent: Grid = np.floor(share * _F(100.0) - o.noise(m, 4) * (share > 0) + _F(0.5))
     return percent / _F(100.0)
 
@@ -255,7 +263,7 @@ _READERS: Mapping[str, Reader] = MappingProxyType(
         "row_remap_failed": lambda o, m: m.conditions.remap_failed,
         "pcie_link_gen": _link_gen,
         "pcie_link_width": lambda o, m: m.conditions.link_width,
-        "graphics_engine_active_ratio": lambda o, m: _active(o, m, "engine"),
+        "graphics_engine_active_ratio": _engine,
         "sm_active_ratio": lambda o, m: _active(o, m, "sm"),
         "sm_occupancy_ratio": lambda o, m: _active(o, m, "occupancy"),
         "tensor_active_ratio": lambda o, m: o.pipe(m, "tensor"),

@@ -92,7 +92,7 @@ CLASSES: Mapping[str, WorkClass] = MappingProxyType(
             link=0.0,
         ),
         "communication": WorkClass(
-            steps=(("communication", 0.72), ("compute", 0.20), ("memory", 0.08)),
+            steps=(("communication", 0.80), ("compute", 0.12), ("memory", 0.08)),
             clock_share=0.10,
             silicon=0.1,
             memory=0.2,
