@@ -6,6 +6,7 @@ To treat an answer differently: `_judge`. Standard library only: a GPU node stay
 import http.client
 import json
 import logging
+import re
 import ssl
 import threading
 import time
@@ -24,6 +25,7 @@ _SAFE = "-._~,;:/=+"  # what a header value may hold unencoded: lists and schema
 _BACK_OFF_S = (0.25, 4.0)
 _AGAIN = frozenset({408, 425, 429, *range(500, 600)})
 _NEVER = frozenset({400, 413, 415, 422})
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
 _RESERVED = frozenset({"topic", "key"})
 _LONGEST_ANSWER = 64 << 10
 
@@ -101,7 +103,7 @@ class HttpProducer:
                 except (OSError, http.client.HTTPException) as error:
                     self._connection.close()
                     trouble, wait_s = f"cannot be reached: {error or type(error).__name__}", pause_s
-                except ValueError as error:  # a header's name or value that HTTP does not allow
+                except ValueError as error:  # a content type that no header can hold
                     self._connection.close()
                     raise TransportError(f"{message.topic}: message cannot be sent over HTTP: {error}") from None
                 else:
@@ -117,9 +119,9 @@ class HttpProducer:
     def _headers(self, message: Outgoing) -> dict[str, str]:
         if message.value is None:
             raise TransportError(f"{message.topic}: a deletion cannot be sent over HTTP")
-        taken = _RESERVED & message.headers.keys()
-        if taken:
-            raise TransportError(f"{message.topic}: message headers named {sorted(taken)} cannot be sent over HTTP")
+        bad = [name for name in message.headers if name.lower() in _RESERVED or not _NAME.fullmatch(name)]
+        if bad:
+            raise TransportError(f"{message.topic}: message headers named {bad} cannot be sent over HTTP")
         headers = {
             f"Isotach-{name}": quote(value, safe=_SAFE)
             for name, value in message.headers.items()
