@@ -8,20 +8,25 @@ import gzip
 import hashlib
 import re
 from collections import OrderedDict
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import orjson
-from fastapi import Request, Response
 from starlette.concurrency import run_in_threadpool
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 MAX_BYTES = 128 << 20  #: kept in all, compressed copies included
 MAX_ANSWERS = 4_096  #: kept in all
+ROUTE = "isotach_route"  #: where in the scope the route's template is, when no router has seen the request
 _WORTH_COMPRESSING = 1_024
-_TAG = re.compile(r'(?:W/)?"([^"]*)"')
+_TAG = re.compile(rb'(?:W/)?"([^"]*)"')
 
-_HEADERS = {"cache-control": "no-cache", "vary": "accept-encoding"}
+_HEADERS = [(b"cache-control", b"no-cache"), (b"vary", b"accept-encoding")]
 """Clients and proxies may keep an answer, but ask each time whether it is still the one: a 304 costs little."""
+
+Key = tuple[str, bytes]
+"""Path and query of a request, as they came."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +41,13 @@ class Built:
 class Answer:
     """The bytes of one answer; the compressed copy is made when it is first asked for."""
 
+    route: str
+    tables: Sequence[str]
     version: int
     expires_ns: int
     body: bytes
-    tag: str
-    zipped: bytes | None = field(default=None)
+    tag: bytes
+    zipped: bytes | None = None
     used: bool = False
 
     @property
@@ -49,56 +56,83 @@ class Answer:
         return len(self.body) + len(self.zipped or b"")
 
 
-class Answers:
-    """A bounded store of answers, least recently used out first. For one event loop; building runs in threads."""
+class Reply(NamedTuple):
+    """What goes over the wire."""
 
-    def __init__(self, *, clock_ns: Callable[[], int], max_bytes: int = MAX_BYTES) -> None:
+    status: int
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+
+class Answers:
+    """A bounded store of answers, least recently used out first. For one event loop; building runs in threads.
+
+    `version_of` says at which version some tables last changed.
+    """
+
+    def __init__(
+        self, *, clock_ns: Callable[[], int], version_of: Callable[..., int], max_bytes: int = MAX_BYTES
+    ) -> None:
         self._clock_ns = clock_ns
+        self._version_of = version_of
         self._max_bytes = max_bytes
         self._bytes = 0
-        self._kept: OrderedDict[tuple[str, bytes], Answer] = OrderedDict()
-        self._pending: dict[tuple[str, bytes, int], asyncio.Task[Answer]] = {}
+        self._kept: OrderedDict[Key, Answer] = OrderedDict()
+        self._pending: dict[tuple[Key, int], asyncio.Task[Answer]] = {}
 
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def wanted(self, limit: int = 16) -> list[tuple[str, bytes]]:
+    def wanted(self, limit: int = 16) -> list[Key]:
         """Keys that were asked for since they were built, the latest first."""
         return [key for key, answer in reversed(self._kept.items()) if answer.used][:limit]
 
-    async def get(self, key: tuple[str, bytes], version: int, build: Callable[[], Built]) -> Answer:
-        """The answer of this version; several that ask for it at once share one build."""
+    def fresh(self, key: Key) -> Answer | None:
+        """The kept answer, if nothing that it was made of has changed or grown too old."""
         found = self._kept.get(key)
-        if found is not None and found.version == version and self._clock_ns() < found.expires_ns:
-            self._kept.move_to_end(key)
+        if found is None or found.version != self._version_of(*found.tables) or self._clock_ns() >= found.expires_ns:
+            return None
+        self._kept.move_to_end(key)
+        return found
+
+    async def get(self, key: Key, route: str, tables: Sequence[str], build: Callable[[], Built]) -> Answer:
+        """The answer of this moment; several that ask for it at once share one build."""
+        found = self.fresh(key)
+        if found is not None:
             return found
-        task = self._pending.get((*key, version))
+        version = self._version_of(*tables)
+        task = self._pending.get((key, version))
         if task is None:
-            task = asyncio.ensure_future(run_in_threadpool(_answer, version, build))
-            self._pending[*key, version] = task
-            task.add_done_callback(lambda _: self._pending.pop((*key, version), None))
+            task = asyncio.ensure_future(run_in_threadpool(_answer, route, tables, version, build))
+            self._pending[key, version] = task
+            task.add_done_callback(lambda _: self._pending.pop((key, version), None))
         answer = await asyncio.shield(task)
         self._keep(key, answer)
         return answer
 
-    async def respond(self, request: Request, answer: Answer, key: tuple[str, bytes]) -> Response:
-        """200 with the body, compressed if the client takes that, or 304 if it has this very one."""
+    def reply(self, answer: Answer, headers: Mapping[bytes, bytes]) -> Reply | None:
+        """200 with the body, or 304 if the client has this very one; None while the compressed copy is not made."""
         answer.used = True
-        zipped = len(answer.body) >= _WORTH_COMPRESSING and _takes_gzip(request.headers.get("accept-encoding", ""))
-        headers = _HEADERS | {"etag": f'"{answer.tag}{"-gz" if zipped else ""}"'}
-        asked = request.headers.get("if-none-match")
+        zipped = len(answer.body) >= _WORTH_COMPRESSING and _takes_gzip(headers.get(b"accept-encoding", b""))
+        out = [*_HEADERS, (b"etag", b'"%b%b"' % (answer.tag, b"-gz" if zipped else b""))]
+        asked = headers.get(b"if-none-match")
         if asked is not None and _matches(asked, answer.tag):
-            return Response(status_code=304, headers=headers)
-        if not zipped:
-            return Response(answer.body, headers=headers, media_type="application/json")
-        if answer.zipped is None:
-            answer.zipped = await run_in_threadpool(gzip.compress, answer.body, 5, mtime=0)
-            if self._kept.get(key) is answer:
-                self._bytes += len(answer.zipped)
-                self._trim()
-        return Response(answer.zipped, headers=headers | {"content-encoding": "gzip"}, media_type="application/json")
+            return Reply(304, out, b"")
+        if zipped:
+            if answer.zipped is None:
+                return None
+            out.append((b"content-encoding", b"gzip"))
+        body = answer.zipped if zipped and answer.zipped is not None else answer.body
+        out += [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+        return Reply(200, out, body)
 
-    def _keep(self, key: tuple[str, bytes], answer: Answer) -> None:
+    async def compress(self, key: Key, answer: Answer) -> None:
+        """Make the compressed copy."""
+        zipped = await run_in_threadpool(gzip.compress, answer.body, 5, mtime=0)
+        if answer.zipped is None:
+            answer.zipped = zipped
+            if self._kept.get(key) is answer:
+                self._bytes += len(zipped)
+                self._trim()
+
+    def _keep(self, key: Key, answer: Answer) -> None:
         before = self._kept.pop(key, None)
         if before is not None:
             self._bytes -= before.size
@@ -114,24 +148,41 @@ class Answers:
             self._bytes -= oldest.size
 
 
-def _answer(version: int, build: Callable[[], Built]) -> Answer:
+class Shortcut:
+    """Middleware: a kept answer goes out before any router looks at the request, at a third of the cost."""
+
+    def __init__(self, app: ASGIApp, *, answers: Answers) -> None:
+        self._app = app
+        self._answers = answers
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["method"] in ("GET", "HEAD"):
+            answer = self._answers.fresh((scope["path"], scope["query_string"]))
+            reply = None if answer is None else self._answers.reply(answer, dict(scope["headers"]))
+            if answer is not None and reply is not None:
+                scope[ROUTE] = answer.route
+                await send({"type": "http.response.start", "status": reply.status, "headers": reply.headers})
+                await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else reply.body})
+                return
+        await self._app(scope, receive, send)
+
+
+def _answer(route: str, tables: Sequence[str], version: int, build: Callable[[], Built]) -> Answer:
     built = build()
     # orjson writes NaN and infinity as null: one odd number never costs a whole list.
-    body = orjson.dumps(built.body, option=orjson.OPT_SERIALIZE_NUMPY)
-    tag = hashlib.blake2b(body, digest_size=16).hexdigest()
-    return Answer(version=version, expires_ns=built.expires_ns, body=body, tag=tag)
+    body = orjson.dumps(built.body)
+    tag = hashlib.blake2b(body, digest_size=16).hexdigest().encode()
+    return Answer(route=route, tables=tables, version=version, expires_ns=built.expires_ns, body=body, tag=tag)
 
 
-def _matches(header: str, tag: str) -> bool:
+def _matches(header: bytes, tag: bytes) -> bool:
     """If-None-Match compares weakly: a proxy may have added W/, and either encoding is the same answer."""
-    if header.strip() == "*":
-        return True
-    return any(found.removesuffix("-gz") == tag for found in _TAG.findall(header))
+    return header.strip() == b"*" or any(found.removesuffix(b"-gz") == tag for found in _TAG.findall(header))
 
 
-def _takes_gzip(header: str) -> bool:
-    for part in header.lower().split(","):
-        coding, _, quality = part.partition(";")
-        if coding.strip() in ("gzip", "x-gzip", "*"):
-            return quality.replace(" ", "") not in ("q=0", "q=0.0", "q=0.00", "q=0.000")
+def _takes_gzip(header: bytes) -> bool:
+    for part in header.lower().split(b","):
+        coding, _, quality = part.partition(b";")
+        if coding.strip() in (b"gzip", b"x-gzip", b"*"):
+            return quality.replace(b" ", b"") not in (b"q=0", b"q=0.0", b"q=0.00", b"q=0.000")
     return False

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 
 from analytics.store import Store
 from api import blocks, gpus, models, nodes, tiers, transitions
-from api.answers import Answers
+from api.answers import Answers, Built, Shortcut
 from api.endpoint import Endpoint, Site, Values
 from api.fleet import Fleets
 from api.ingest import Ingest, take
@@ -49,7 +49,7 @@ def create_app(
     metrics = Metrics(store, clock_ns=clock_ns)
     fleets = Fleets(store, topology=topology, clock_ns=clock_ns, stale_after_ns=int(stale_after_s * 1e9))
     site = Site(store=store, fleets=fleets)
-    answers = Answers(clock_ns=clock_ns)
+    answers = Answers(clock_ns=clock_ns, version_of=store.version_of)
     app = FastAPI(
         title="Isotach",
         version=_version(),
@@ -59,6 +59,7 @@ def create_app(
         lifespan=lambda _: kept_warm(site, answers, ENDPOINTS),
         responses={422: {"model": models.Error, "description": "A parameter is unknown or has a bad value."}},
     )
+    app.add_middleware(Shortcut, answers=answers)
     app.add_middleware(Counted, metrics=metrics, monotonic=time.perf_counter)
     for endpoint in ENDPOINTS:
         add_get(app, endpoint, partial(_get, site=site, answers=answers, endpoint=endpoint))
@@ -73,9 +74,20 @@ def create_app(
 
 async def _get(request: Request, *, site: Site, answers: Answers, endpoint: Endpoint) -> Response:
     key = (request.scope["path"], request.scope["query_string"])
-    version = site.store.version_of(*endpoint.tables)
-    kept = await answers.get(key, version, lambda: endpoint.build(site, _values(endpoint, key[1], request.path_params)))
-    return await answers.respond(request, kept, key)
+
+    def build() -> Built:
+        return endpoint.build(site, _values(endpoint, key[1], request.path_params))
+
+    kept = await answers.get(key, endpoint.path, endpoint.tables, build)
+    headers = dict(request.scope["headers"])
+    reply = answers.reply(kept, headers)
+    if reply is None:
+        await answers.compress(key, kept)
+        reply = answers.reply(kept, headers)
+    assert reply is not None  # noqa: S101 - for the type checker: the copy is made now
+    response = Response(reply.body, status_code=reply.status)
+    response.raw_headers = reply.headers
+    return response
 
 
 def _values(endpoint: Endpoint, query: bytes, path: Values) -> Values:

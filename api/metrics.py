@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from analytics.store import Store
+from api.answers import ROUTE
 from telemetry.tables import TABLES
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -95,6 +96,6 @@ class Counted:
         try:
             await self._app(scope, receive, watch)
         finally:
-            route = getattr(scope.get("route"), "path", "unknown")
+            route = scope.get(ROUTE) or getattr(scope.get("route"), "path", "unknown")
             self._metrics.requests.labels(route, str(status)).inc()
             self._metrics.seconds.labels(route).observe(self._monotonic() - begun)

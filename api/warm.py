@@ -33,10 +33,9 @@ async def kept_warm(site: Site, answers: Answers, endpoints: Sequence[Endpoint])
             for key in dict.fromkeys([*common, *answers.wanted()]):
                 endpoint = by_path.get(key[0])
                 if endpoint is not None:
-                    version = site.store.version_of(*endpoint.tables)
                     build = partial(_build, site, endpoint, key[1])
                     with suppress(StoreError, Refused):  # whoever asks for it is told
-                        await answers.get(key, version, build)
+                        await answers.get(key, endpoint.path, endpoint.tables, build)
 
     unsubscribe = site.store.subscribe(wake)
     changed.set()
