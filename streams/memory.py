@@ -104,11 +104,10 @@ class MemoryTransport:
 
     def ends(self, topic: str) -> Mapping[TopicPartition, int]:
         """The next offset to be written, for each partition of the topic."""
+        partitions = [TopicPartition(topic, number) for number in range(self.partitions(topic))]
         with self._log.condition:
             self._log.flush()
-            return {
-                TopicPartition(topic, p): self._log.end(TopicPartition(topic, p)) for p in range(self.partitions(topic))
-            }
+            return {tp: self._log.end(tp) for tp in partitions}
 
     def held(self) -> Mapping[str, int]:
         """Messages in memory now, by topic."""
