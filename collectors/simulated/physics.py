@@ -50,7 +50,7 @@ class Load:
 
 
 class Physics:
-    """The state of a group of GPUs and how it moves on. `settled` starts it in balance with a load of that power."""
+    """The state of a group of GPUs and how it moves on: `begin` with what holds, `settle` once, then tick by tick."""
 
     def __init__(self, silicon: Silicon, *, interval_s: float, start_s: float) -> None:
         self.silicon = silicon
