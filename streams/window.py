@@ -27,9 +27,10 @@ from streams import (
 from streams.counters import Counters
 from streams.deadletter import Rejected, dead_letters
 from streams.decode import decode, slices
+from streams.partition import Closed
 from streams.parts import encode_progress, encode_window
 from streams.topics import EVENTS, TELEMETRY
-from streams.windows import Closed, Windows
+from streams.windows import Windows
 from telemetry.errors import TransportError
 from telemetry.records import Event
 from telemetry.rows import to_json

@@ -278,8 +278,11 @@ def _layout(head: bytes, mask: int, body_bytes: int) -> Layout:
     places = tuple((*validity, *data) for validity, data in zip(buffers[::2], buffers[1::2], strict=True))
     bits = (rows + 7) // 8
     for name, (_, nulls), (_, validity_bytes, _, data_bytes) in zip(types, nodes, places, strict=True):
-        if data_bytes < rows * _FORMATS[name][1] or (validity_bytes < bits and (validity_bytes or nulls)):
+        needed = rows * _FORMATS[name][1]
+        if data_bytes < needed or (validity_bytes < bits and (validity_bytes or nulls)):
             raise BadInput("truncated", f"a buffer is too short for {rows} rows")
+        if data_bytes > needed + 63:  # writers may pad to 64 bytes
+            raise BadInput("wrong_schema", f"a buffer of {data_bytes} bytes for {rows} rows of {name}")
     return Layout(
         rows=rows,
         start=len(head),

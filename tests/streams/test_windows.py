@@ -15,7 +15,8 @@ from support.fleet import SECOND, START, batch, gpu, message, numbered, rows_bat
 
 from streams import Committed, Message
 from streams.decode import decode
-from streams.windows import EMPTY_AFTER, Closed, Windows
+from streams.partition import EMPTY_AFTER, Closed
+from streams.windows import Windows
 
 WIDTH = 10 * SECOND
 NOW = START + 100 * SECOND
