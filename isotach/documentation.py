@@ -46,8 +46,8 @@ def commands() -> str:
     parts = [
         "# Commands",
         "",
-        "What `isotach COMMAND --help` prints. Every command exits with status 0 when it did what was asked, 1 with one",
-        "line on standard error when it could not, 2 when the command line was wrong.",
+        "What `isotach COMMAND --help` prints. Every command exits with status 0 when it did what was asked, 1 with",
+        "one line on standard error when it could not, 2 when the command line was wrong.",
     ]
     context = click.Context(cli, info_name="isotach", max_content_width=110)
     for name, summary in COMMANDS.items():
@@ -72,10 +72,14 @@ def tables() -> str:
         parts += ["", f"## {table.name}", "", f"Grain: {table.grain}.", ""]
         parts += ["| column | type | unit | null | what it is |", "|---|---|---|---|---|"]
         parts += [
-            f"| `{column.name}` | {column.type} | {column.unit} | {'yes' if column.nullable else 'no'} | {column.help} |"
+            f"| `{column.name}` | {column.type} | {column.unit} | {_yes(column.nullable)} | {column.help} |"
             for column in table.columns
         ]
     return "\n".join(parts) + "\n"
+
+
+def _yes(value: bool) -> str:
+    return "yes" if value else "no"
 
 
 def metrics() -> str:
@@ -83,8 +87,8 @@ def metrics() -> str:
     lines = [
         "# Metrics",
         "",
-        "Every metric of the catalogue. A value outside its range is garbage: counted and made null. Names of DCGM fields",
-        "are without `DCGM_FI_`; the first is that of DCGM 4.6 and later.",
+        "Every metric of the catalogue. A value outside its range is garbage: counted and made null. Names of DCGM",
+        "fields are without `DCGM_FI_`; the first is that of DCGM 4.6 and later.",
         "",
         "| metric | unit | kind | range | DCGM | nvidia-smi query | NVML | what it is |",
         "|---|---|---|---|---|---|---|---|",

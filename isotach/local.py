@@ -13,8 +13,9 @@ from typing import Self
 from analytics.store import Store
 from isotach.process import Roles
 from streams import Outgoing, Producer
+from streams.counters import Counters
 from streams.journal import Journal
-from streams.materialise import Materialiser
+from streams.materialise import CaughtUp, run_materialiser
 from streams.memory import MemoryTransport
 from streams.score import run_score_job
 from streams.topics import specs
@@ -22,7 +23,7 @@ from streams.window import run_window_job
 
 
 class LocalSite:
-    """A store, its journal, the transport and the jobs of one process. Raises StoreError if another process has them."""
+    """A store, its journal, the transport and the jobs of one process; StoreError if another has them."""
 
     def __init__(
         self,
@@ -44,13 +45,10 @@ class LocalSite:
             raise
         self.transport = MemoryTransport(clock_ns=clock_ns, journal=self.journal)
         self.transport.ensure_topics(specs(telemetry_partitions=telemetry_partitions))
-        self.materialiser = Materialiser(self.transport, self.store)
-        self._window = {
-            "window_s": window_s,
-            "lateness_s": lateness_s,
-            "idle_s": idle_s,
-            "max_skew_s": max_skew_s,
-        }
+        self.caught_up = CaughtUp()
+        self.counters = Counters()
+        self._window_s, self._lateness_s = window_s, lateness_s
+        self._idle_s, self._max_skew_s = idle_s, max_skew_s
         self._grace_s = grace_s
         self._clock_ns = clock_ns
 
@@ -58,13 +56,33 @@ class LocalSite:
         """Start the jobs."""
         roles.start("window", self._run_window)
         roles.start("score", self._run_score)
-        roles.start("materialiser", self.materialiser.run)
+        roles.start("materialiser", self._run_materialiser)
 
     def _run_window(self, stop: threading.Event) -> None:
-        run_window_job(self.transport, member="window", stop=stop, clock_ns=self._clock_ns, **self._window)
+        run_window_job(
+            self.transport,
+            member="window",
+            window_s=self._window_s,
+            lateness_s=self._lateness_s,
+            idle_s=self._idle_s,
+            max_skew_s=self._max_skew_s,
+            stop=stop,
+            clock_ns=self._clock_ns,
+            counters=self.counters,
+        )
 
     def _run_score(self, stop: threading.Event) -> None:
-        run_score_job(self.transport, member="score", stop=stop, clock_ns=self._clock_ns, grace_s=self._grace_s)
+        run_score_job(
+            self.transport,
+            member="score",
+            stop=stop,
+            clock_ns=self._clock_ns,
+            grace_s=self._grace_s,
+            counters=self.counters,
+        )
+
+    def _run_materialiser(self, stop: threading.Event) -> None:
+        run_materialiser(self.transport, self.store, stop=stop, caught_up=self.caught_up, counters=self.counters)
 
     def close(self) -> None:
         """After the roles have ended."""

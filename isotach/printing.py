@@ -7,6 +7,7 @@ import csv
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from rich.console import Console
@@ -14,6 +15,8 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 TIER_STYLES = {"premium": "green", "standard": "", "degraded": "yellow", "quarantine": "bold red", "unknown": "dim"}
+BARS = "▁▂▃▄▅▆▇█"
+WIDE = 200  #: characters a line where nobody looks at it
 Row = Mapping[str, Any]
 
 
@@ -76,7 +79,7 @@ def ranking(answer: Mapping[str, Any], *, by: str, form: str) -> None:
     if form != "table":
         rows(items, form=form)
         return
-    console = Console()
+    console = terminal()
     console.print(table(items, by=by))
     if not items:
         console.print("Nothing to rank yet.")
@@ -85,12 +88,66 @@ def ranking(answer: Mapping[str, Any], *, by: str, form: str) -> None:
     console.print(f"{len(items)} of {total}, as of {answer.get('as_of') or 'never'}{stale}", highlight=False)
 
 
+def explanation(answer: Mapping[str, Any], *, form: str) -> None:
+    """Print what the API knows of one GPU: as it is, or as a story in a few lines."""
+    if form == "json":
+        json.dump(answer, sys.stdout, indent=1)
+        sys.stdout.write("\n")
+        return
+    console = terminal()
+    score, inventory = answer["score"], answer.get("inventory") or {}
+    place = " > ".join(f"{level} {value}" for level, value in answer.get("place") or [])
+    where = [f"node {score.get('node') or 'unknown'}", place, inventory.get("model") or ""]
+    console.print(Text(f"{score['gpu_uuid']}  {', '.join(filter(None, where))}", style="bold"))
+    style = TIER_STYLES.get(score["tier"], "")
+    console.print(Text(f"{score['tier']} since {_time(score['tier_since_ns'])}; recommended: {score['action']}", style))
+    if score.get("cause"):
+        console.print(f"Cause: {score['cause']}", highlight=False)
+    for reason in score.get("reasons") or []:
+        console.print(f"  {reason['code']}: {reason['text']}", highlight=False)
+    for name, speed in (score.get("speeds") or {}).items():
+        console.print(
+            f"{name}: {speed['speed']:.3f} of its typical peer, "
+            f"90 % interval {speed['low']:.3f} to {speed['high']:.3f}, from {speed['samples']} {speed['source']} samples",
+            highlight=False,
+        )
+    if not score.get("speeds"):
+        console.print("No speed: it was never seen busy enough, and nothing was measured on it.")
+    console.print(f"Compared with {score['peers']} peers: {score.get('peer_group') or 'none'}", highlight=False)
+    if clocks := [w["effective_clock_mhz"] for w in reversed(answer.get("windows") or [])]:
+        console.print(f"Effective clock, last {len(clocks)} windows: {sparkline(clocks)}", highlight=False)
+    for change in answer.get("transitions") or []:
+        moved = f"{change['from_tier'] or 'first seen'} -> {change['to_tier']}"
+        console.print(f"  {_time(change['time_ns'])}  {moved}  {_reasons(change)}", highlight=False)
+    for event in answer.get("events") or []:
+        line = f"  {_time(event['time_ns'])}  {event['kind']} {event['code'] or ''} {event.get('detail') or ''}"
+        console.print(line.rstrip(), highlight=False)
+    stale = " (stale)" if answer.get("stale") else ""
+    console.print(f"As of {answer.get('as_of') or 'never'}{stale}", highlight=False)
+
+
+def sparkline(values: Sequence[float | None]) -> str:
+    """A line of bars from the lowest to the highest value, which it names; a gap where there is none."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return "never busy"
+    low, high = min(known), max(known)
+    span = (high - low) or 1.0
+    bars = "".join(" " if v is None else BARS[min(7, int(8 * (v - low) / span))] for v in values)
+    return f"{bars} ({low:.0f} to {high:.0f} MHz)"
+
+
+def _time(time_ns: int) -> str:
+    return datetime.fromtimestamp(time_ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
 def table(items: Sequence[Row], *, by: str) -> RichTable:
     """A table of ranked GPUs, nodes or blocks for people."""
     columns = COLUMNS.get(by, COLUMNS["block"])
     shown = RichTable(box=None, header_style="bold", pad_edge=False)
     for title, _ in columns:
-        shown.add_column(title, justify="right" if title in ("#", "speed", "slowdown") else "left", no_wrap=True)
+        right = title in ("#", "speed", "slowdown")
+        shown.add_column(title, justify="right" if right else "left", overflow="fold", no_wrap=right or title == "tier")
     for row in items:
         shown.add_row(*(Text(value(row)) for _, value in columns), style=TIER_STYLES.get(str(row.get("tier")), ""))
     return shown
@@ -112,7 +169,12 @@ def rows(items: Sequence[Row], *, form: str) -> None:
     shown = RichTable(*names, box=None, header_style="bold", pad_edge=False)
     for row in items:
         shown.add_row(*(Text(_cell(row.get(name))) for name in names))
-    Console().print(shown)
+    terminal().print(shown)
+
+
+def terminal() -> Console:
+    """Standard output: as wide as it is, or wide enough for a ranking where it is no terminal."""
+    return Console() if sys.stdout.isatty() else Console(width=WIDE)
 
 
 def _cell(value: Any) -> str:

@@ -46,6 +46,10 @@ class Rejected:
         if len(self._first) < SHOWN_REJECTS:
             self._first.append(f"row {row}: {rule}: {detail}")
 
+    def add_all(self, rule: str, count: int) -> None:
+        """Rows of which only the rule is known."""
+        self.by_rule[rule] += count
+
     def report(self, console: Console) -> None:
         """Say what was not taken, if anything."""
         if not self.by_rule:

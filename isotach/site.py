@@ -18,7 +18,7 @@ from isotach.settings import read_token
 if TYPE_CHECKING:
     from fastapi import FastAPI
 
-    from streams.materialise import Materialiser
+    from streams.materialise import CaughtUp
 
 LOG = logging.getLogger("isotach")
 DAY_NS = 86_400 * 10**9
@@ -28,7 +28,7 @@ HOUSEKEEPING_EVERY_S = 600.0
 def application(
     settings: Mapping[str, Any],
     store: Store,
-    materialiser: "Materialiser",
+    caught_up: "CaughtUp",
     *,
     ingest: Callable[[str, bytes | None, Mapping[str, bytes], bytes], None] | None,
 ) -> "FastAPI":
@@ -37,7 +37,7 @@ def application(
     return create_app(
         store,
         ingest=ingest,
-        ready=lambda: () if materialiser.ready.is_set() else ("the store is catching up with the log",),
+        ready=lambda: () if caught_up.ready.is_set() else ("the store is catching up with the log",),
         token=read_token(settings.get("token", ""), settings.get("token_file")),
         topology=None if topology is None else read_topology(topology),
         stale_after_s=settings.get("stale_after_s", 300.0),

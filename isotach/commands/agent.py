@@ -39,7 +39,6 @@ def command(**values: Any) -> None:
             node=roles.node_name(values),
             batch_s=values["batch_s"],
             registry=registry,
-            duration_s=values["duration_s"] or None,
         )
         metrics = None
         if values["metrics_port"]:

@@ -4,12 +4,17 @@ To add a recording's format: `analytics/tabular.py`; for nvidia-smi captures: `c
 """
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from isotach import roles, settings
 from isotach.process import Roles, configure_logging, one_thread_each, stop_on_signals
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from telemetry.records import SampleBatch
 
 
 @click.command("replay", short_help="Publish a recording again.")
@@ -18,7 +23,7 @@ from isotach.process import Roles, configure_logging, one_thread_each, stop_on_s
               help="keep the recorded times, or shift them so that the recording begins now.")  # fmt: skip
 @click.option("--loop", is_flag=True, help="Begin again at the end.")
 @settings.options("replay")
-def command(files: tuple[Path, ...], rebase: str, loop: bool, **values: Any) -> None:
+def command(files: tuple[Path, ...], rebase: Literal["keep", "now"], loop: bool, **values: Any) -> None:
     """Publish FILES again: Parquet, CSV or NDJSON, one row a GPU and time.
 
     Columns are named as in docs/metrics.md, or as DCGM or nvidia-smi name them. `nvidia-smi -q -x` captures are
@@ -28,17 +33,12 @@ def command(files: tuple[Path, ...], rebase: str, loop: bool, **values: Any) -> 
     one_thread_each()
     from prometheus_client import CollectorRegistry
 
-    from analytics.tabular import batches
     from collectors.agent import Agent
     from collectors.replay import Replay
 
     with stop_on_signals() as stop:
         producer = roles.producer(values)
-        recording = Replay(
-            batches=(batch for file in files for batch in batches(file)) if not loop else _again(files),
-            speed=values["speed"] or None,
-            rebase=rebase,
-        )
+        recording = Replay(batches=_Recording(files), speed=values["speed"] or None, rebase=rebase, loop=loop)
         agent = Agent(
             collectors={"replay": (recording, 0.0)},
             producer=producer,
@@ -53,9 +53,14 @@ def command(files: tuple[Path, ...], rebase: str, loop: bool, **values: Any) -> 
             producer.close()
 
 
-def _again(files: tuple[Path, ...]) -> Any:
-    from analytics.tabular import batches
+class _Recording:
+    """The files one after the other; can be read again."""
 
-    while True:
-        for file in files:
+    def __init__(self, files: tuple[Path, ...]) -> None:
+        self._files = files
+
+    def __iter__(self) -> "Iterator[SampleBatch]":
+        from analytics.recorded import batches
+
+        for file in self._files:
             yield from batches(file)

@@ -24,17 +24,22 @@ def command(**values: Any) -> None:
     from isotach.local import Ingest
     from isotach.serving import Listener
     from isotach.site import application, housekeeping
-    from streams.materialise import Materialiser
+    from streams.materialise import CaughtUp, run_materialiser
 
     with stop_on_signals() as stop:
         listener = Listener(host=values["host"], port=values["port"])
         transport = roles.kafka(values)
         store = Store(values["store"])
-        materialiser = Materialiser(transport, store)
+        caught_up = CaughtUp()
         producer = transport.producer(client_id=roles.member("serve"))
-        app = application(values, store, materialiser, ingest=Ingest(producer))
+        app = application(values, store, caught_up, ingest=Ingest(producer))
         work = Roles(stop)
-        work.start("materialiser", materialiser.run)
+        work.start(
+            "materialiser",
+            lambda stop: run_materialiser(
+                transport, store, member=roles.member("serve"), stop=stop, caught_up=caught_up
+            ),
+        )
         work.start("housekeeping", housekeeping(values, store))
         work.start("http", lambda stop: listener.serve(app, stop))
         click.echo(f"API on {listener.url}", err=True)

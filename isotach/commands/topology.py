@@ -16,7 +16,7 @@ import click
     help="yaml is what --topology reads; json is one object a node and level.",
 )  # fmt: skip
 def command(file: Path, form: str) -> None:
-    """Read FILE (our YAML, Slurm topology.conf or topology.yaml, `scontrol show topology`, Topograph JSON) and print it."""
+    """Read FILE and print it: our YAML, Slurm topology.conf or topology.yaml, Topograph JSON."""
     from analytics.topology import read_topology, write_topology
     from isotach import printing
 
