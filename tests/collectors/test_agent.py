@@ -245,6 +245,18 @@ def test_a_failing_collector_is_told_once_and_tried_again(
     assert collector.closed
 
 
+def test_a_flapping_source_does_not_flood_the_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Gone and back twenty times in a row: one event, since the same trouble is told every five minutes at most."""
+    monkeypatch.setattr("collectors.schedule.FIRST_RETRY_S", 0.01)
+    producer = Flaky()
+    steps = [SourceUnavailable("flapping"), Reading(samples=[batch()])] * 20
+    agent_of(producer, test=(Scripted(*steps), 0.01)).run(threading.Event())
+    assert events_of(producer) == [("collector_failed", "test: flapping")]
+    assert sum(record.levelno == logging.ERROR for record in caplog.records) == 1
+
+
 def test_having_no_data_is_no_failure() -> None:
     """NoData leaves success at 1, and an unpaced collector does not spin on it."""
     producer, registry = Flaky(), CollectorRegistry()

@@ -385,6 +385,26 @@ def test_csv_cells_are_converted_once_and_garbage_is_counted() -> None:
     assert [gpu.bus_id for gpu in inventory_of(reading).gpus] == [f"00000000:0{i}:00.0" for i in (1, 2, 3, 4)]
 
 
+def test_the_first_alternative_with_a_value_counts(tmp_path: Path) -> None:
+    """A field that is there but N/A gives way to the metric's next one."""
+    path = tmp_path / "n1.csv"
+    path.write_text("uuid, power.draw.average [W], power.draw [W]\nGPU-a, [N/A], 49.68 W\nGPU-b, 60.00 W, 61.00 W\n")
+    reading = from_file(path).collect()
+    assert [row["power_w"] for row in rows(reading)] == [49.68, 60.0]
+    assert not reading.rejected
+
+
+def test_a_sum_with_a_failed_part_is_unknown(stage: Stage) -> None:
+    """A lower sum would look like counters falling back; a part that the model lacks is simply left out."""
+    ecc = (
+        "<ecc_errors><volatile><sram_correctable>{}</sram_correctable>"
+        "<dram_correctable>7</dram_correctable></volatile></ecc_errors>"
+    )
+    reading = stage.show(gpu_xml(1, cells=ecc.format("[Unknown Error]")), gpu_xml(2, cells=ecc.format("N/A")))
+    assert [row.get("ecc_corrected_total") for row in rows(reading)] == [None, 7]
+    assert reading.rejected == {"ecc_corrected_total:unknown_error": 1}
+
+
 def test_fields_that_an_older_nvidia_smi_refuses_are_dropped_and_remembered(tmp_path: Path) -> None:
     """It names one unknown field at a time; the rest is read, and the next reading asks for the rest at once."""
     calls = tmp_path / "calls"
