@@ -90,8 +90,8 @@ def counter_features(samples: pl.DataFrame, groups: Groups) -> pl.DataFrame:
             continue
         deltas[name] = _growth(column, groups, count, resets)
     grown = pl.DataFrame(deltas) if deltas else pl.DataFrame({"_": np.zeros(count)})
-    features = grown.select(_sum(growth, set(deltas)).alias(name) for name, growth in _SUMS.items())
-    return features.with_columns(
+    features = grown.with_columns(_sum(growth, set(deltas)).alias(name) for name, growth in _SUMS.items())
+    return features.select(*_SUMS).with_columns(
         pl.Series("_group", np.arange(count), dtype=pl.UInt32), pl.Series("counter_resets", resets, dtype=pl.UInt32)
     )
 
@@ -111,15 +111,13 @@ def _growth(
     readable = last > first
     here = np.where(readable, last, 0)
     base = np.where(readable, first, 0)
-    delta = values[here].astype(np.float64) - values[base].astype(np.float64)
-    whole = values[here] >= values[base]
-    exact = np.where(whole, values[here] - values[base], 0).astype(np.float64)  # unsigned: no rounding of large totals
-    delta = np.where(whole, exact, delta)
+    # Unsigned arithmetic wraps, so that large totals lose no digit: what a fall takes away, its addition gives back.
+    delta = values[here].astype(np.uint64) - values[base].astype(np.uint64)
     falls = np.flatnonzero((values[1:] < values[:-1]) & (owner[1:] == owner[:-1]))
     if len(falls):
-        np.add.at(delta, owner[falls], values[falls].astype(np.float64))
+        np.add.at(delta, owner[falls], values[falls].astype(np.uint64))
         np.add.at(resets, owner[falls], 1)
-    return pl.Series(column.name, delta, nan_to_null=True).set(pl.Series(~readable), None)
+    return pl.Series(column.name, delta.astype(np.float64)).set(pl.Series(~readable), None)
 
 
 def _sum(growth: Growth, present: set[str]) -> pl.Expr:

@@ -61,11 +61,13 @@ def window_features(samples: pl.DataFrame, *, window_ns: int, chunk_rows: int = 
     if samples.is_empty():
         return pl.DataFrame(schema=schema(WINDOWS))
     groups = Groups.of(samples)
-    parts = [_chunk(samples.slice(start, length), window_ns=window_ns) for start, length in groups.chunks(chunk_rows)]
-    windows = pl.concat(parts)
-    if windows["window_start_ns"].n_unique() > 1:
+    time = pl.col("time_ns").filter(~pl.col("carry"))
+    starts = samples.select(first=time.min() // window_ns, last=time.max() // window_ns)
+    if not starts["first"].equals(starts["last"], null_equal=True):
         raise ValueError("samples lie in more than one window")
-    return windows
+    return pl.concat(
+        _chunk(samples.slice(start, length), window_ns=window_ns) for start, length in groups.chunks(chunk_rows)
+    )
 
 
 def _chunk(samples: pl.DataFrame, *, window_ns: int) -> pl.DataFrame:
@@ -123,7 +125,6 @@ def _gauges(window_ns: int) -> list[pl.Expr]:
     return [
         pl.col("gpu_uuid").first(),
         (pl.col("time_ns").first() // window_ns * window_ns).alias("window_start_ns"),
-        (pl.col("time_ns").last() // window_ns * window_ns).alias("_last_window"),
         pl.col("node").last(),
         pl.len().alias("samples"),
         pl.col("interval_s").cast(pl.Float64).sum().alias("_promised_s"),

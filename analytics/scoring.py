@@ -211,8 +211,8 @@ def _judge_speed(
 
 
 def _fresh(rows: pl.DataFrame, summaries: pl.DataFrame, step: Step, limits: Thresholds) -> pl.DataFrame:
-    """`stale` moved with time; without telemetry a GPU is known by its own results for a while."""
-    newest = summaries.filter(pl.col("scope") == "gpu").group_by("gpu_uuid").agg(pl.col("newest_ns").max())
+    """`stale` moved with time; without telemetry a GPU is known by its results, or its node's, for a while."""
+    newest = summaries.group_by("gpu_uuid").agg(pl.col("newest_ns").max())
     rows = rows.join(newest, on="gpu_uuid", how="left", maintain_order="left")
     measured_s = (step.as_of_ns - pl.col("newest_ns")) / 1e9
     by_results = (measured_s > limits.result_fresh_s).fill_null(value=True)

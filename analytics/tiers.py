@@ -43,14 +43,12 @@ def judge(gpus: pl.DataFrame, findings: pl.DataFrame, *, limits: Thresholds) -> 
 def remember(mask: str, finding: str, *, of: int, times: str | None = None) -> pl.Expr:
     """The mask of the last `of` judgements with this finding added, `times` times; unchanged where it is null."""
     old = pl.col(mask).cast(pl.UInt64)
-    shift = (
-        pl.lit(2, dtype=pl.UInt64)
-        if times is None
-        else pl.lit(2, dtype=pl.UInt64).pow(pl.col(times).fill_null(0).clip(0, of))
-    )
-    added = pl.when(pl.col(finding)).then(shift.cast(pl.UInt64) - 1).otherwise(0)
-    new = (old * shift.cast(pl.UInt64) + added) % 2**of
-    return pl.when(pl.col(finding).is_null()).then(old).otherwise(new).cast(pl.UInt32)
+    if times is None:
+        new = (old * 2 + pl.col(finding).cast(pl.UInt64)) % 2**of
+    else:
+        shift = pl.lit(2, dtype=pl.UInt64).pow(pl.col(times).fill_null(0).clip(0, of)).cast(pl.UInt64)
+        new = (old * shift + pl.col(finding).cast(pl.UInt64) * (shift - 1)) % 2**of
+    return pl.coalesce(new, old).cast(pl.UInt32)
 
 
 def slow_findings(speeds: pl.DataFrame, gpus: pl.DataFrame, new: pl.DataFrame, *, limits: Thresholds) -> pl.DataFrame:

@@ -26,7 +26,10 @@ def reasons(
 
     `missing`: the nodes that show fewer GPUs than expected. `speeds`: rows of `state.speeds`.
     """
-    parts = [_of(gpus.filter(f"a_{code}"), REASONS[code], pl.col(f"v_{code}"), limits) for code in JUDGED]
+    anywhere = gpus.select(pl.col(f"a_{code}").any().alias(code) for code in JUDGED).row(0, named=True)
+    parts = [
+        _of(gpus.filter(f"a_{code}"), REASONS[code], pl.col(f"v_{code}"), limits) for code in JUDGED if anywhere[code]
+    ]
     parts += [_held(holds.join(gpus.select("gpu_uuid"), on="gpu_uuid", how="semi"))]
     parts += _notes(gpus, speeds=speeds, missing=missing, holds=holds, limits=limits)
     rank = pl.col("tier").replace_strict(TIER_RANK, return_dtype=pl.UInt8)
@@ -73,7 +76,7 @@ def _held(holds: pl.DataFrame) -> pl.DataFrame:
     plain = [
         _of(holds.filter(pl.col("code") == code), reason, pl.col("value").cast(pl.Float64), Thresholds())
         for code, reason in REASONS.items()
-        if code != "xid"
+        if code != "xid" and code in set(holds["code"].unique())
     ]
     xids = holds.filter(pl.col("code") == "xid")
     if xids.is_empty():
