@@ -1,6 +1,6 @@
 """Rows on their way into the store: their columns checked, one row a key, in order of time, rounded.
 
-To round another unit: one line in `_DECIMALS`.
+To round another unit: one line in `DECIMALS`.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from analytics.frames import schema
 from telemetry.errors import StoreError
 from telemetry.tables import TABLES, WINDOWS, Table
 
-_DECIMALS: Mapping[str, int] = MappingProxyType(
+DECIMALS: Mapping[str, int] = MappingProxyType(
     {"MHz": 1, "W": 1, "C": 1, "ratio": 4, "s": 3, "J": 0, "bytes/s": 0, "lanes": 0, "generation": 0}
 )
 """Decimals that a window's float keeps, by unit: finer than any sensor, and a third less on disk (ALP compression)."""
@@ -63,7 +63,7 @@ def _columns(table: Table, frame: pl.DataFrame) -> list[pl.Expr]:
         value = pl.col(column.name).cast(kind)
         if kind.is_float():
             value = pl.when(value.is_finite()).then(value)
-            if table is WINDOWS and column.unit in _DECIMALS:
-                value = value.round(_DECIMALS[column.unit])
+            if table is WINDOWS and column.unit in DECIMALS:
+                value = value.round(DECIMALS[column.unit])
         expressions.append(value.alias(column.name))
     return expressions

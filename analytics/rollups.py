@@ -3,6 +3,7 @@
 To add a column: one line in the table here, a migration, and nothing else if its merge rule says how hours add up.
 """
 
+from analytics.incoming import DECIMALS
 from telemetry.tables import WINDOWS, Column, Table
 
 HOUR_NS = 3_600 * 10**9
@@ -96,6 +97,8 @@ def _aggregate(column: Column, *, time: str) -> str:
         body = f"{column.merge}({name})"
     else:
         body = f"arg_max({name}, {time})"
+    if column.unit in DECIMALS:
+        body = f"round({body}, {DECIMALS[column.unit]})"
     return f"({body})::{'DOUBLE' if column.type == 'float64' else 'UBIGINT'} AS {name}"
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from importlib import metadata
 
 import polars as pl
+from anyio import CapacityLimiter
 from fastapi import FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 
@@ -17,7 +18,7 @@ from api import blocks, gpus, models, nodes, tiers, transitions
 from api.answers import Answers, Built, Shortcut
 from api.endpoint import Endpoint, Site, Values
 from api.fleet import Fleets
-from api.ingest import Ingest, take
+from api.ingest import THREADS, Ingest, take
 from api.metrics import Counted, Metrics
 from api.parameters import parse
 from api.refusal import Refused, answer
@@ -63,7 +64,7 @@ def create_app(
     app.add_middleware(Counted, metrics=metrics, monotonic=time.perf_counter)
     for endpoint in ENDPOINTS:
         add_get(app, endpoint, partial(_get, site=site, answers=answers, endpoint=endpoint))
-    add_post(app, partial(take, ingest=ingest, token=token, metrics=metrics))
+    add_post(app, partial(take, ingest=ingest, token=token, metrics=metrics, threads=CapacityLimiter(THREADS)))
     add_probes(app, ready, metrics)
     app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(HTTPException, _unrouted)

@@ -7,8 +7,9 @@ import hmac
 from collections.abc import Callable, Mapping
 from urllib.parse import unquote_to_bytes
 
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from fastapi import Request, Response
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
 
 from api.messages import TELEMETRY, TOPICS, Checked, check
@@ -22,9 +23,12 @@ Ingest = Callable[[str, bytes | None, Mapping[str, bytes], bytes], None]
 
 _PREFIX = "isotach-"
 _RETRY_AFTER_S = 5
+THREADS = 24  #: that wait for the log at once: a slow log makes posts queue, and never a reader
 
 
-async def take(request: Request, *, ingest: Ingest | None, token: str | None, metrics: Metrics) -> Response:
+async def take(
+    request: Request, *, ingest: Ingest | None, token: str | None, metrics: Metrics, threads: CapacityLimiter
+) -> Response:
     """202 with the number of messages written; raises Refused for everything else."""
     if token is not None and not _allowed(request.headers.get("authorization", ""), token):
         # Nothing more: who guesses learns nothing.
@@ -37,7 +41,7 @@ async def take(request: Request, *, ingest: Ingest | None, token: str | None, me
             raise BadInput("unknown_topic", f"topic {topic[:80]!r}; {', '.join(TOPICS)}")
         body = await _body(request)
         key, headers = _message_headers(request.headers)
-        accepted = await run_in_threadpool(_written, ingest, topic, key, headers, body)
+        accepted = await run_sync(_written, ingest, topic, key, headers, body, limiter=threads)
     except BadInput as error:
         metrics.rejected.labels(error.rule).inc()
         status = 413 if error.rule == "too_large" else 400

@@ -1,5 +1,6 @@
 """The archive: what leaves the store is in Parquet first."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,3 +99,24 @@ def test_a_folder_that_cannot_be_written_keeps_the_rows(store: Store, tmp_path: 
     with pytest.raises(StoreError, match="still in the store"):
         archive(store, tmp_path, before_ns=START + 2 * DAY)
     assert store.table("windows").height == 12
+
+
+def test_windows_that_arrive_while_the_archive_runs_are_in_one_place(store: Store, tmp_path: Path) -> None:
+    """Late rows written beside a running archive are in the files or in the store, each once, none lost."""
+    total = 60
+    done = threading.Event()
+
+    def write() -> None:
+        for i in range(total):
+            late = {"gpu_uuid": "GPU-late", "node": "n3", "window_start_ns": START + i * MINUTE}
+            store.write({"windows": windows([late])})
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    while not done.is_set():
+        archive(store, tmp_path, before_ns=START + DAY)
+    writer.join()
+    files = pl.read_parquet(tmp_path / "windows/**/*.parquet", hive_partitioning=False)
+    everywhere = pl.concat([files, store.table("windows")]).filter(gpu_uuid="GPU-late")["window_start_ns"]
+    assert sorted(everywhere) == [START + i * MINUTE for i in range(total)]

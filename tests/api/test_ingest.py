@@ -1,6 +1,7 @@
 """Posted telemetry: checked, acknowledged by the log, then accepted; anything else is refused by rule."""
 
 import json
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.fleet import batch
-from support.store import START, Clock, served
+from support.store import START, Clock, scores, served
 
 from analytics.store import Store
 from api.app import create_app
@@ -197,6 +198,31 @@ def test_while_the_log_is_away_the_sender_is_told_to_come_back(post: Post, log: 
     assert int(answer.headers["retry-after"]) > 0
     log.fails = None
     assert post(TELEMETRY).status_code == 202
+
+
+def test_a_slow_log_keeps_no_reader_waiting() -> None:
+    """While every post waits for the log, rankings are built and served as ever."""
+    go_on = threading.Event()
+
+    def slow(*_: object) -> None:
+        go_on.wait(20)
+
+    with Store(None) as store, served(create_app(store, ingest=slow, clock_ns=Clock())) as client:
+
+        def send() -> None:
+            httpx.post(f"{client.base_url}/v1/telemetry", json=TELEMETRY, timeout=30)
+
+        posts = [threading.Thread(target=send) for _ in range(60)]
+        for one in posts:
+            one.start()
+        try:
+            store.write({"scores": scores([{"gpu_uuid": "GPU-1"}])})
+            for limit in range(1, 6):
+                assert client.get(f"/v1/gpus?limit={limit}", timeout=5).json()["total"] == 1
+        finally:
+            go_on.set()
+            for one in posts:
+                one.join()
 
 
 def test_the_logs_own_refusal_is_the_senders_to_mend(post: Post, log: Log) -> None:
