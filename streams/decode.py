@@ -5,6 +5,7 @@ To add a check of a message: here, its rule in `streams/deadletter.py`; of a val
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import numpy as np
 import polars as pl
@@ -31,6 +32,7 @@ from telemetry.metrics import METRICS, SAMPLED
 MAX_NAME = 253  #: characters of a node's or a GPU's name: what DNS allows
 MAX_INTERVAL_S = 3_600.0
 MIN_TIME_NS = 946_684_800 * 10**9  #: 2000-01-01
+_REMEMBERED_BYTES = 1_024  #: of headers, above which they are read anew: what strangers send stays small
 MAX_TIME_NS = 4_102_444_800 * 10**9  #: 2100-01-01
 _KEYS = ("message", "gpu_uuid", "node", "time_ns", "interval_s", "rejected_values")
 
@@ -130,23 +132,33 @@ def _content(message: Message) -> tuple[bytes, str]:
 
 
 def _checked_head(headers: Mapping[str, bytes]) -> _Head:
-    mask = parse_schema(_text(headers, "schema", "unknown_schema"))
-    node = check_name(_text(headers, "node", "bad_node"), "bad_node")
-    listed = _text(headers, "gpus", "bad_gpus")
-    gpus = listed.split(",")
-    if len(gpus) > MAX_GPUS or len(set(gpus)) != len(gpus):
-        raise BadInput("bad_gpus", f"{len(gpus)} GPUs, {len(set(gpus))} of them distinct; at most {MAX_GPUS}")
-    if not listed.isprintable() or not all(gpus) or len(max(gpus, key=len)) > MAX_NAME:
+    given = headers.get("schema"), headers.get("node"), headers.get("gpus"), headers.get("interval-s")
+    if sum(len(text or b"") for text in given) > _REMEMBERED_BYTES:
+        return _read_head(*given)
+    return _remembered_head(*given)
+
+
+def _read_head(schema: bytes | None, node: bytes | None, gpus: bytes | None, interval_s: bytes | None) -> _Head:
+    mask = parse_schema(_text(schema, "schema", "unknown_schema"))
+    name = check_name(_text(node, "node", "bad_node"), "bad_node")
+    listed = _text(gpus, "gpus", "bad_gpus")
+    names = listed.split(",")
+    if len(names) > MAX_GPUS or len(set(names)) != len(names):
+        raise BadInput("bad_gpus", f"{len(names)} GPUs, {len(set(names))} of them distinct; at most {MAX_GPUS}")
+    if not listed.isprintable() or not all(names) or len(max(names, key=len)) > MAX_NAME:
         raise BadInput("bad_gpus", f"a name in {listed[:80]!r} is empty, unprintable or over {MAX_NAME} characters")
+    interval = _text(interval_s, "interval-s", "bad_interval")
     try:
-        interval = float(_text(headers, "interval-s", "bad_interval"))
+        seconds = float(interval)
     except ValueError:
-        raise BadInput("bad_interval", f"interval-s is {headers['interval-s'][:80]!r}") from None
-    return _Head(node=node, gpus=gpus, interval_s=_checked_interval(interval), mask=mask)
+        raise BadInput("bad_interval", f"interval-s is {interval[:80]!r}") from None
+    return _Head(node=name, gpus=names, interval_s=_checked_interval(seconds), mask=mask)
 
 
-def _text(headers: Mapping[str, bytes], name: str, absent: str) -> str:
-    value = headers.get(name)
+_remembered_head = lru_cache(maxsize=16_384)(_read_head)  # a node says the same with every message
+
+
+def _text(value: bytes | None, name: str, absent: str) -> str:
     if value is None:
         raise BadInput(absent, f"header {name} is missing")
     try:

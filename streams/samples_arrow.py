@@ -14,6 +14,7 @@ from polars.exceptions import PanicException, PolarsError
 from telemetry.codec import END_OF_STREAM, Layout, columns_of, metrics_of, schema_prefix
 
 JOIN = 25  #: bodies behind one schema: more make polars slower, fewer pay the schema too often (measured)
+_STACK = 40  #: bodies copied at once: what stays near the cache (measured)
 _FEW = 4  #: below that many bodies of one layout, joining them with others is cheaper
 _DTYPES = {
     "uint8": "<u1",
@@ -63,16 +64,17 @@ def read_bodies(bodies: Sequence[Body]) -> tuple[list[pl.DataFrame], list[int]]:
 def _stacked(mask: int, group: Sequence[Body]) -> pl.DataFrame:
     """Bodies without nulls of one layout: a column is the same slice of each."""
     layout = group[0].layout
-    table = np.frombuffer(b"".join(body.data for body in group), dtype=np.uint8).reshape(len(group), -1)
-    columns: dict[str, np.ndarray] = {
-        "message": np.repeat(np.array([body.message for body in group], dtype=np.uint32), layout.rows)
-    }
-    types = ["int64", "uint16", *(metric.type for metric in metrics_of(mask))]
-    for name, type_name, (_, _, offset, _) in zip(columns_of(mask), types, layout.buffers, strict=True):
-        dtype = np.dtype(_DTYPES[type_name])
-        at = layout.start + offset
-        block = table[:, at : at + layout.rows * dtype.itemsize]
-        columns[name] = np.ascontiguousarray(block).reshape(-1).view(dtype)
+    types = [np.dtype(_DTYPES[name]) for name in ("int64", "uint16", *(metric.type for metric in metrics_of(mask)))]
+    blocks = [np.empty((len(group), layout.rows * dtype.itemsize), dtype=np.uint8) for dtype in types]
+    for i in range(0, len(group), _STACK):
+        some = group[i : i + _STACK]
+        table = np.frombuffer(b"".join(body.data for body in some), dtype=np.uint8).reshape(len(some), -1)
+        for block, (_, _, offset, _) in zip(blocks, layout.buffers, strict=True):
+            at = layout.start + offset
+            block[i : i + _STACK] = table[:, at : at + block.shape[1]]
+    columns = {"message": np.repeat(np.array([body.message for body in group], dtype=np.uint32), layout.rows)}
+    for name, dtype, block in zip(columns_of(mask), types, blocks, strict=True):
+        columns[name] = block.reshape(-1).view(dtype)
     return pl.DataFrame(columns)
 
 
