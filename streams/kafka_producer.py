@@ -164,7 +164,7 @@ class KafkaTransactionalProducer:
             _produce(self._link, self._client, message, self._delivered, self._timeout_s, self._clock)
         if places:
             wired = [self._link.wire(tp, place) for tp, place in places.items()]
-            metadata = source.group_metadata()
+            metadata = source.group_metadata(places)
             self._retried(lambda: self._client.send_offsets_to_transaction(wired, metadata, self._timeout_s))
         self._retried(lambda: self._client.commit_transaction(self._timeout_s))
 

@@ -59,6 +59,7 @@ _ALL = {
     "message.max.bytes": MAX_MESSAGE_BYTES,
     "socket.keepalive.enable": True,
     "reconnect.backoff.max.ms": 3_000,
+    "socket.timeout.ms": 20_000,  # bounds what a request to a silent broker may take, whatever the caller's patience
     "log.connection.close": False,
 }
 _PRODUCER = {

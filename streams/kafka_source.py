@@ -37,6 +37,7 @@ class KafkaSource:
     ) -> None:
         self.group = group
         self._link = link
+        self._topics = frozenset(topics)
         self._timeout_s = timeout_s
         self._clock = clock
         self._sleep = sleep
@@ -138,8 +139,14 @@ class KafkaSource:
         """Go on where `pause` stopped."""
         self._client.resume([self._link.wire(tp) for tp in partitions if tp in self._owned])
 
-    def group_metadata(self) -> Any:
-        """What a transaction needs to prove that this member is still one."""
+    def group_metadata(self, places: Iterable[TopicPartition]) -> Any:
+        """What a transaction needs to prove that this member is still one.
+
+        Raises TransportError for one that was put out: without a member id the broker would check nothing.
+        """
+        lost = [tp for tp in places if tp.topic in self._topics and tp not in self._owned]
+        if lost or not self._client.memberid():
+            raise TransportError(f"this member of group {self.group} was put out, or owns no longer {lost}")
         return self._client.consumer_group_metadata()
 
     def close(self) -> None:

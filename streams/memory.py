@@ -175,8 +175,8 @@ class MemoryTransactionalProducer:
                 self._log.wait_for_room(topic)
             if self._log.epochs[self._id] != self._epoch:
                 raise Fenced(f"a newer producer has taken over {self._id}")
-            if places and not source.alive():
-                raise TransportError(f"transaction undone: this member was put out of group {group}")
+            if places and not source.holds(places):
+                raise TransportError(f"transaction undone: this member of group {group} owns its partitions no longer")
             self._log.write(outgoing, {group: places})
 
     def close(self) -> None:
@@ -208,9 +208,11 @@ class MemorySource:
         group.touch(self._member, self._log.monotonic() + self._session_timeout_s)
         self._log.condition.notify_all()
 
-    def alive(self) -> bool:
-        """Whether it is still a member; for the transactional producer, which holds the lock."""
-        return self._log.group(self.group).alive(self._member)
+    def holds(self, places: Iterable[TopicPartition]) -> bool:
+        """Whether it is still a member, and owns those of its topics; for the producer, which holds the lock."""
+        group = self._log.group(self.group)
+        owned = group.owned(self._member)
+        return group.alive(self._member) and all(tp in owned for tp in places if tp.topic in self._topics)
 
     def poll(self, *, timeout_s: float, max_messages: int = 1_250) -> Assigned | Revoked | Batch:
         """What happened next: first what was taken away, then what was given, then messages."""

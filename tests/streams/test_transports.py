@@ -90,6 +90,10 @@ def test_a_silent_member_is_put_out_and_nothing_is_lost(site: Site) -> None:
     until(lambda: len(other.messages) == 5, other)
     other.source.commit({tp: Committed(2, "other's")})
     stuck.source.commit({tp: Committed(5, "late")})
+    producer = site.transport.transactional_producer(transactional_id="stuck")
+    with pytest.raises(TransportError):
+        producer.publish([], group="g", places={tp: Committed(5, "late")}, source=stuck.source)
+    producer.close()
     assert site.transport.committed("g", [tp]) == {tp: Committed(2, "other's")}
     until(lambda: any(isinstance(e, Revoked) for e in stuck.events), stuck, other)
     other.source.close()

@@ -309,17 +309,16 @@ def _locked(folder: Path) -> Iterator[dict[str, object]]:
 
 
 @pytest.fixture(scope="session")
-def kafka_broker() -> Iterator[Broker]:
+def kafka_broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker for the whole test run, shared by pytest-xdist's workers; the last user stops it."""
-    run = os.environ.get("PYTEST_XDIST_TESTRUNUID")
-    if run is None:
+    if "PYTEST_XDIST_TESTRUNUID" not in os.environ:
         broker, _ = _new_broker()
         try:
             yield broker
         finally:
             broker.remove()
         return
-    folder = Path(tempfile.gettempdir()) / f"isotach-kafka-{run}"
+    folder = tmp_path_factory.getbasetemp().parent / "kafka"  # the workers' common one
     with _locked(folder) as record:
         if not record:
             broker, found = _new_broker()
