@@ -14,7 +14,7 @@ from analytics.inputs import Step, read_step
 from analytics.peers import peer_group
 from analytics.publish import scores_of, transitions_of
 from analytics.speed import window_speed
-from analytics.state import State, empty, restore, speeds
+from analytics.state import State, empty, restore, speeds, under
 from analytics.thresholds import Thresholds
 from analytics.tiers import judge, judge_fast, slow_findings
 from analytics.verdicts import reasons, verdicts
@@ -59,6 +59,7 @@ def apply(
     another window.
     """
     limits = Thresholds(**thresholds)
+    state = under(state, limits)
     step = read_step(
         state, windows=windows, window_start_ns=window_start_ns, events=events, measurements=measurements, gpus=gpus,
         nodes=nodes, as_of_ns=as_of_ns, limits=limits,
@@ -272,7 +273,9 @@ def _published(
     latest = latest.with_columns(pl.when("_told").then("_speed").otherwise("speed").alias("speed")).drop(
         "_speed", "_told"
     )
-    after = State(gpus=latest, telemetry=telemetry, results=results, holds=held, summaries=summaries, speeds=known)
+    after = State(
+        gpus=latest, telemetry=telemetry, results=results, holds=held, summaries=summaries, speeds=known, limits=limits
+    )
     return after, Scored(scores=scores_of(public, after), transitions=transitions_of(public))
 
 

@@ -54,7 +54,10 @@ _HOLDS = [name for name in HOLDS if name != "gpu_uuid"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """Frames sorted by gpu_uuid. `summaries` and `speeds` follow from the others and are kept only to save time."""
+    """Frames sorted by gpu_uuid. `summaries` and `speeds` follow from the others, and are kept only to save time.
+
+    They were computed with `limits`; see `under`.
+    """
 
     gpus: pl.DataFrame
     telemetry: pl.DataFrame
@@ -62,6 +65,7 @@ class State:
     holds: pl.DataFrame
     summaries: pl.DataFrame
     speeds: pl.DataFrame
+    limits: Thresholds
 
     @property
     def last_window_ns(self) -> int:
@@ -82,7 +86,15 @@ def build(
         holds=holds,
         summaries=summaries,
         speeds=speeds(telemetry=telemetry, summaries=summaries, gpus=gpus, limits=limits),
+        limits=limits,
     )
+
+
+def under(state: State, limits: Thresholds) -> State:
+    """The state under these limits: after a restart, or a change of settings, what follows is computed again."""
+    if state.limits == limits:
+        return state
+    return build(gpus=state.gpus, telemetry=state.telemetry, results=state.results, holds=state.holds, limits=limits)
 
 
 def speeds(*, telemetry: pl.DataFrame, summaries: pl.DataFrame, gpus: pl.DataFrame, limits: Thresholds) -> pl.DataFrame:
@@ -147,7 +159,7 @@ def _judged(gpus: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def restore(scores: pl.DataFrame, *, limits: Thresholds | None = None) -> State:
+def restore(scores: pl.DataFrame) -> State:
     """The state in rows of SCORES, each GPU's newest.
 
     A row whose state is missing, damaged or of another version keeps its tier; its evidence starts anew.
@@ -178,7 +190,7 @@ def restore(scores: pl.DataFrame, *, limits: Thresholds | None = None) -> State:
         "results": pl.DataFrame(parts["results"], schema=measured.RESULTS).sort(*measured.SERIES, "time_ns", "value"),
         "holds": pl.DataFrame(parts["holds"], schema=HOLDS).sort("gpu_uuid", "code", "value"),
     }
-    return build(gpus=pl.DataFrame(gpus, schema=GPU_SCHEMA).sort("gpu_uuid"), **frames, limits=limits or Thresholds())
+    return build(gpus=pl.DataFrame(gpus, schema=GPU_SCHEMA).sort("gpu_uuid"), **frames, limits=Thresholds())
 
 
 def _decode(text: str | None) -> dict[str, Any] | None:

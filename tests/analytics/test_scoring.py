@@ -73,6 +73,25 @@ def test_a_restart_from_the_published_scores_goes_on_as_if_never_stopped(seed: i
         assert restored.equals(getattr(straight.state, name)), name
 
 
+def test_a_restart_under_settings_of_ones_own_goes_on_as_if_never_stopped() -> None:
+    """What the settings decide is computed again with them, not with the defaults."""
+    outcomes = []
+    for restart in (False, True):
+        scorer = Scorer(fleet(1), result_half_life_s=60.0, min_peers=5.0, slow_high=0.9)
+        for run in range(3):
+            scorer.measurements(
+                *(
+                    {"subject": f"g0-{i}", "value": 100.0 + i * run, "time_ns": START_NS + run * 10**11}
+                    for i in range(8)
+                )
+            )
+            if restart:
+                scorer.restart()
+            scorer.window(busy_rows(scorer.gpus), at=run)
+        outcomes.append(scorer.scores)
+    assert outcomes[0].equals(outcomes[1])
+
+
 def test_a_window_applied_twice_or_late_changes_nothing() -> None:
     """At least once on the wire is exactly once in the score."""
     scorer = eventful(1)
