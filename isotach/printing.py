@@ -108,7 +108,8 @@ def explanation(answer: Mapping[str, Any], *, form: str) -> None:
     for name, speed in (score.get("speeds") or {}).items():
         console.print(
             f"{name}: {speed['speed']:.3f} of its typical peer, "
-            f"90 % interval {speed['low']:.3f} to {speed['high']:.3f}, from {speed['samples']} {speed['source']} samples",
+            f"90 % interval {speed['low']:.3f} to {speed['high']:.3f}, "
+            f"from {speed['samples']} {speed['source']} samples",
             highlight=False,
         )
     if not score.get("speeds"):

@@ -163,5 +163,4 @@ def simulated(settings: Settings, *, clock_ns: Callable[[], int] = time.time_ns)
         clock_ns=clock_ns,
         duration_s=settings.get("duration_s") or None,
     )
-    # It says itself when the next step is not due yet, so it is asked often: what lies in the past comes at once.
-    return collector, min(0.2, step_s) if speed else 0.0
+    return collector, 0.0  # it says itself when the next step is not due yet: what lies in the past comes at once

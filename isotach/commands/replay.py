@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 @click.command("replay", short_help="Publish a recording again.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, exists=True, dir_okay=False))
-@click.option("--rebase", type=click.Choice(("keep", "now")), default="now", show_default=True,
-              help="keep the recorded times, or shift them so that the recording begins now.")  # fmt: skip
+@click.option("--rebase", type=click.Choice(("keep", "now")), default=None,
+              help="keep the recorded times, or shift them to now. [default: now at speed 1, else keep]")  # fmt: skip
 @click.option("--loop", is_flag=True, help="Begin again at the end.")
 @settings.options("replay")
-def command(files: tuple[Path, ...], rebase: Literal["keep", "now"], loop: bool, **values: Any) -> None:
+def command(files: tuple[Path, ...], rebase: Literal["keep", "now"] | None, loop: bool, **values: Any) -> None:
     """Publish FILES again: Parquet, CSV or NDJSON, one row a GPU and time.
 
     Columns are named as in docs/metrics.md, or as DCGM or nvidia-smi name them. `nvidia-smi -q -x` captures are
@@ -38,7 +38,12 @@ def command(files: tuple[Path, ...], rebase: Literal["keep", "now"], loop: bool,
 
     with stop_on_signals() as stop:
         producer = roles.producer(values)
-        recording = Replay(batches=_Recording(files), speed=values["speed"] or None, rebase=rebase, loop=loop)
+        recording = Replay(
+            batches=_Recording(files),
+            speed=values["speed"] or None,
+            rebase=rebase or ("now" if values["speed"] == 1 else "keep"),
+            loop=loop,
+        )
         agent = Agent(
             collectors={"replay": (recording, 0.0)},
             producer=producer,
