@@ -145,8 +145,10 @@ class KafkaSource:
         Raises TransportError for one that was put out: without a member id the broker would check nothing.
         """
         lost = [tp for tp in places if tp.topic in self._topics and tp not in self._owned]
-        if lost or not self._client.memberid():
-            raise TransportError(f"this member of group {self.group} was put out, or owns no longer {lost}")
+        if not self._client.memberid():
+            raise TransportError(f"this member of group {self.group} was put out")
+        if lost:
+            raise TransportError(f"this member of group {self.group} no longer owns {lost}")
         return self._client.consumer_group_metadata()
 
     def close(self) -> None:
