@@ -208,11 +208,9 @@ def test_a_slow_log_keeps_no_reader_waiting() -> None:
         go_on.wait(20)
 
     with Store(None) as store, served(create_app(store, ingest=slow, clock_ns=Clock())) as client:
-
-        def send() -> None:
-            httpx.post(f"{client.base_url}/v1/telemetry", json=TELEMETRY, timeout=30)
-
-        posts = [threading.Thread(target=send) for _ in range(60)]
+        posts = [
+            threading.Thread(target=client.post, args=("/v1/telemetry",), kwargs={"json": TELEMETRY}) for _ in range(60)
+        ]
         for one in posts:
             one.start()
         try:

@@ -195,7 +195,7 @@ def test_an_odd_number_costs_nobody_else_anything() -> None:
     assert speeds["GPU-63"] == 1.063
 
 
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(
     rows=st.lists(
         st.tuples(
