@@ -94,6 +94,7 @@ from streams.memory import MemoryTransport
 
 transport = MemoryTransport(journal=Journal(Path(sys.argv[1])))
 source = transport.subscribe(["t"], group="g", client_id="a")
+source.poll(timeout_s=1)  # Assigned
 producer = transport.producer(client_id="p")
 exactly = transport.transactional_producer(transactional_id="s")
 i = 0
