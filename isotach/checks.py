@@ -148,7 +148,7 @@ def server(settings: Mapping[str, Any]) -> Iterator[Finding]:
     else:
         waits = _json(body).get("waiting_for") or ["something it does not say"]
         yield Finding(check="server", state="note", seen=f"{address} waits for {', '.join(waits)}")
-    if date := headers.get("Date"):
+    if date := headers.get("date") or headers.get("Date"):
         offset_s = time.time() - parsedate_to_datetime(date).timestamp()
         wrong = abs(offset_s) > CLOCK_OFFSET_LIMIT_S
         yield Finding(
@@ -170,9 +170,9 @@ def server(settings: Mapping[str, Any]) -> Iterator[Finding]:
 def _get(url: str) -> tuple[int, Mapping[str, str], bytes]:
     try:
         with urllib.request.urlopen(url, timeout=HTTP_TIMEOUT_S) as response:  # noqa: S310 - the scheme is checked
-            return response.status, response.headers, response.read()
+            return response.status, dict(response.headers), response.read()
     except urllib.error.HTTPError as error:
-        return error.code, error.headers, error.read()
+        return error.code, dict(error.headers), error.read()
 
 
 def _json(body: bytes) -> dict[str, Any]:

@@ -3,12 +3,13 @@
 To add a role: a function here that takes settings and returns what runs it; the job itself lives in its own package.
 """
 
+import contextlib
 import logging
 import os
 import shutil
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from pkgutil import resolve_name
@@ -18,6 +19,8 @@ from isotach.settings import read_token
 from telemetry.errors import SettingsError
 
 if TYPE_CHECKING:
+    from prometheus_client.registry import Collector as PrometheusCollector
+
     from collectors import Collector
     from streams import Producer, Transport
 
@@ -47,6 +50,25 @@ def kafka(settings: Settings) -> "Transport":
     )
     transport.ensure_topics(specs(telemetry_partitions=settings["telemetry_partitions"]))
     return transport
+
+
+@contextlib.contextmanager
+def metrics_of(settings: Settings, counters: "PrometheusCollector") -> Iterator[None]:
+    """Serve these counters as Prometheus metrics, if --metrics-port asks for it."""
+    if not settings["metrics_port"]:
+        yield
+        return
+    from prometheus_client import CollectorRegistry
+
+    from collectors.self_metrics import serve
+
+    registry = CollectorRegistry()
+    registry.register(counters)
+    server = serve(registry, host=settings["metrics_host"], port=settings["metrics_port"])
+    try:
+        yield
+    finally:
+        server.close()
 
 
 def read_properties(path: Path | None) -> dict[str, str]:

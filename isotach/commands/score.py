@@ -20,14 +20,18 @@ def command(**values: Any) -> None:
     """
     configure_logging(values["log_level"])
     one_thread_each()
+    from streams.counters import Counters
     from streams.score import run_score_job
 
-    with stop_on_signals() as stop:
+    counters = Counters()
+    with stop_on_signals() as stop, roles.metrics_of(values, counters):
         transport = roles.kafka(values)
         work = Roles(stop)
         work.start(
             "score",
-            lambda stop: run_score_job(transport, member=roles.member("score"), grace_s=values["grace_s"], stop=stop),
+            lambda stop: run_score_job(
+                transport, member=roles.member("score"), grace_s=values["grace_s"], stop=stop, counters=counters
+            ),
         )
         try:
             work.wait()

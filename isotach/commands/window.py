@@ -21,9 +21,11 @@ def command(**values: Any) -> None:
     """
     configure_logging(values["log_level"])
     one_thread_each()
+    from streams.counters import Counters
     from streams.window import run_window_job
 
-    with stop_on_signals() as stop:
+    counters = Counters()
+    with stop_on_signals() as stop, roles.metrics_of(values, counters):
         transport = roles.kafka(values)
         work = Roles(stop)
         work.start(
@@ -36,6 +38,7 @@ def command(**values: Any) -> None:
                 idle_s=values["idle_s"],
                 max_skew_s=values["max_skew_s"],
                 stop=stop,
+                counters=counters,
             ),
         )
         try:
