@@ -62,7 +62,8 @@ def rank_blocks(
     if not fleet.height:
         return frame(BLOCKS)
     levels = [level] if level is not None else [NODE, *members["level"].unique(maintain_order=True).to_list(), FLEET]
-    parts = [_level(fleet, members, name, gpus) for name in levels]
+    paces = None if gpus is None else _paces(fleet, gpus)
+    parts = [_level(fleet, members, name, gpus, paces) for name in levels]
     blocks = pl.concat([part for part in parts if part.height] or [_empty()])
     stamp = pl.col("as_of_ns") if as_of_ns is None else pl.lit(as_of_ns)
     blocks = blocks.with_columns(as_of_ns=stamp, workload_class=pl.lit(workload_class))
@@ -86,7 +87,7 @@ def rank_nodes(
     parsed = _parsed(scores["speeds"])
     table = _worst_tiers(scores)
     for name in CLASSES:
-        rows = _level(_slowdowns(scores, parsed, name), _members(frame_of_no_topology()), NODE, None)
+        rows = _level(_slowdowns(scores, parsed, name), _members(frame_of_no_topology()), NODE, None, None)
         one = rows.select(pl.col("value").alias("node"), pl.col("expected_slowdown").alias(f"slowdown_{name}"))
         if name == workload_class:
             one = one.with_columns(rows.select("gpus", "healthy_gpus", "expected_slowdown", "slowest_gpu", "as_of_ns"))
@@ -219,7 +220,9 @@ def _members(topology: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _level(fleet: pl.DataFrame, members: pl.DataFrame, level: str, gpus: int | None) -> pl.DataFrame:
+def _level(
+    fleet: pl.DataFrame, members: pl.DataFrame, level: str, gpus: int | None, paces: pl.DataFrame | None
+) -> pl.DataFrame:
     """The ranked rows of one level."""
     if level == FLEET:
         inside = fleet.with_columns(value=pl.lit(FLEET))
@@ -228,26 +231,28 @@ def _level(fleet: pl.DataFrame, members: pl.DataFrame, level: str, gpus: int | N
     else:
         place = members.filter(pl.col("level") == level).select("node", "value")
         inside = fleet.join(place, on="node", how="inner", maintain_order="left")
-    return _ranked(_summaries(inside, gpus).with_columns(level=pl.lit(level)))
+    blocks = _counts(inside)
+    healthy = inside.filter("healthy")
+    if gpus is None or paces is None:
+        blocks = blocks.join(_expected(healthy, "value"), on="value", how="left")
+    else:
+        blocks = blocks.join(_expected(_best_set(healthy, paces, gpus), "value"), on="value", how="inner")
+    return _ranked(blocks.with_columns(level=pl.lit(level)))
 
 
-def _summaries(inside: pl.DataFrame, gpus: int | None) -> pl.DataFrame:
-    """One row per value of a frame of GPUs with their block's value."""
-    per_node = inside.group_by("value", "node").agg(full=pl.col("healthy").all())
-    nodes = per_node.filter(pl.col("node").is_not_null()).group_by("value")
-    blocks = (
+def _counts(inside: pl.DataFrame) -> pl.DataFrame:
+    """value, gpus, healthy_gpus, nodes, full_nodes, as_of_ns of a frame of GPUs with their block's value."""
+    per_node = inside.filter(pl.col("node").is_not_null()).group_by("value", "node").agg(full=pl.col("healthy").all())
+    nodes = per_node.group_by("value").agg(nodes=pl.len(), full_nodes=pl.col("full").sum())
+    return (
         inside.group_by("value")
         .agg(gpus=pl.len(), healthy_gpus=pl.col("healthy").sum(), as_of_ns=pl.col("as_of_ns").max())
-        .join(nodes.agg(nodes=pl.len(), full_nodes=pl.col("full").sum()), on="value", how="left")
+        .join(nodes, on="value", how="left")
         .with_columns(pl.col("nodes", "full_nodes").fill_null(0))
     )
-    healthy = inside.filter("healthy")
-    if gpus is None:
-        return blocks.join(_expected(healthy, ["value"]), on="value", how="left")
-    return blocks.join(_expected(_best_set(healthy, per_node, gpus), ["value"]), on="value", how="inner")
 
 
-def _expected(chosen: pl.DataFrame, by: list[str]) -> pl.DataFrame:
+def _expected(chosen: pl.DataFrame, by: str) -> pl.DataFrame:
     """expected_slowdown and slowest_gpu of each group of GPUs, which come ordered by mean and sd."""
     runs = chosen.sort(by, maintain_order=True)
     groups = runs.group_by(by, maintain_order=True).agg(size=pl.len(), slowest_gpu=pl.col("gpu_uuid").last())
@@ -256,26 +261,31 @@ def _expected(chosen: pl.DataFrame, by: list[str]) -> pl.DataFrame:
     return groups.drop("size").with_columns(expected_slowdown=pl.Series(value, dtype=pl.Float64).round(_DECIMALS))
 
 
-def _best_set(healthy: pl.DataFrame, per_node: pl.DataFrame, gpus: int) -> pl.DataFrame:
+def _paces(fleet: pl.DataFrame, gpus: int) -> pl.DataFrame:
+    """node, full, pace: the expected slowdown of the (up to `gpus`) fastest healthy GPUs of each node together."""
+    fastest = fleet.filter("healthy").filter(pl.int_range(pl.len()).over("node") < gpus)
+    pace = _expected(fastest, "node").select("node", pace="expected_slowdown")
+    return pace.join(fleet.group_by("node").agg(full=pl.col("healthy").all()), on="node", how="left", nulls_equal=True)
+
+
+def _best_set(healthy: pl.DataFrame, paces: pl.DataFrame, gpus: int) -> pl.DataFrame:
     """The GPUs that a job of `gpus` gets in each block that can hold it.
 
-    Whole healthy nodes come before nodes with a gap, then the node whose (up to `gpus` fastest) GPUs are expected to
-    be fastest together; of the last node only as many as are still needed, its fastest.
+    Whole healthy nodes come before nodes with a gap, then the node with the best pace; of the last node only as many
+    as are still needed, its fastest.
     """
-    enough = healthy.group_by("value").agg(size=pl.len()).filter(pl.col("size") >= gpus).select("value")
-    key = ["value", "node"]
-    usable = healthy.join(enough, on="value", how="semi", maintain_order="left")
-    usable = usable.filter(pl.int_range(pl.len()).over(key) < gpus)
-    order = (
-        _expected(usable, key)
-        .select(*key, "expected_slowdown")
-        .join(per_node, on=key, how="left", nulls_equal=True)
-        .sort(["value", "full", "expected_slowdown", "node"], descending=[False, True, False, False], nulls_last=True)
-        .with_columns(turn=pl.int_range(pl.len()).over("value"))
+    return (
+        healthy.filter(pl.len().over("value") >= gpus)
+        .join(paces, on="node", how="left", nulls_equal=True, maintain_order="left")
+        .sort(
+            ["value", "full", "pace", "node"],
+            descending=[False, True, False, False],
+            nulls_last=True,
+            maintain_order=True,
+        )
+        .filter(pl.int_range(pl.len()).over("value") < gpus)
+        .sort("mean", "sd", "gpu_uuid")
     )
-    usable = usable.join(order.select(*key, "turn"), on=key, how="left", nulls_equal=True, maintain_order="left")
-    usable = usable.sort("value", "turn", maintain_order=True).filter(pl.int_range(pl.len()).over("value") < gpus)
-    return usable.sort("mean", "sd", "gpu_uuid")
 
 
 def _ranked(blocks: pl.DataFrame) -> pl.DataFrame:
