@@ -4,15 +4,17 @@ To keep another endpoint warm: `warm=True` in its `Endpoint`.
 """
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
-from api.answers import Answers, Built
+from api.answers import Answers, Built, Key
 from api.endpoint import Endpoint, Site
 from api.parameters import parse
 from api.refusal import Refused
-from telemetry.errors import StoreError
+
+_LOG = logging.getLogger("isotach.api")
 
 
 @asynccontextmanager
@@ -31,11 +33,8 @@ async def kept_warm(site: Site, answers: Answers, endpoints: Sequence[Endpoint])
             changed.clear()
             common = [(endpoint.path, b"") for endpoint in endpoints if endpoint.warm]
             for key in dict.fromkeys([*common, *answers.wanted()]):
-                endpoint = by_path.get(key[0])
-                if endpoint is not None:
-                    build = partial(_build, site, endpoint, key[1])
-                    with suppress(StoreError, Refused):  # whoever asks for it is told
-                        await answers.get(key, endpoint.path, endpoint.tables, build)
+                if key[0] in by_path:
+                    await _rebuilt(site, answers, by_path[key[0]], key)
 
     unsubscribe = site.store.subscribe(wake)
     changed.set()
@@ -47,6 +46,16 @@ async def kept_warm(site: Site, answers: Answers, endpoints: Sequence[Endpoint])
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+
+
+async def _rebuilt(site: Site, answers: Answers, endpoint: Endpoint, key: Key) -> None:
+    """Build one answer; a failure is logged, and told to whoever asks for that answer, but stops no other."""
+    build = partial(_build, site, endpoint, key[1])
+    task = asyncio.ensure_future(answers.get(key, endpoint.path, endpoint.tables, build))
+    await asyncio.wait({task})
+    error = task.exception()
+    if error is not None and not isinstance(error, Refused):
+        _LOG.error("%s could not be rebuilt: %s", key[0], error, exc_info=error)
 
 
 def _build(site: Site, endpoint: Endpoint, query: bytes) -> Built:

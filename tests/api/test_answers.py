@@ -2,6 +2,7 @@
 
 import gzip
 import threading
+import time
 
 import httpx
 import pytest
@@ -82,3 +83,20 @@ def test_head_is_get_without_the_body(client: httpx.Client) -> None:
     answer = client.head("/v1/gpus")
     assert (answer.status_code, answer.content) == (200, b"")
     assert answer.headers["etag"] == client.get("/v1/gpus").headers["etag"]
+
+
+def test_a_failed_build_is_logged_and_the_next_one_works(caplog: pytest.LogCaptureFixture) -> None:
+    """What cannot be built is logged and answered 503; the next change is built and served as ever."""
+    with Store(None) as store, served(create_app(store, clock_ns=Clock())) as client:
+        with store.transaction() as cursor:
+            cursor.execute("ALTER TABLE topology RENAME TO away")
+        store.write({"scores": scores([{"gpu_uuid": "GPU-1"}])})
+        assert client.get("/v1/gpus").status_code == 503
+        deadline = time.monotonic() + 10
+        while "could not be rebuilt" not in caplog.text:
+            assert time.monotonic() < deadline, "the failure was not logged"
+            time.sleep(0.01)
+        with store.transaction() as cursor:
+            cursor.execute("ALTER TABLE away RENAME TO topology")
+        store.write({"scores": scores([{"gpu_uuid": "GPU-2"}])})
+        assert client.get("/v1/gpus").json()["total"] == 2
