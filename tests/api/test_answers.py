@@ -1,5 +1,6 @@
 """How answers travel: tags, compression, one build a version."""
 
+import asyncio
 import gzip
 import threading
 import time
@@ -9,6 +10,7 @@ import pytest
 from support.store import START, Clock, scores, served
 
 from analytics.store import Store
+from api.answers import Answers, Built
 from api.app import create_app
 
 
@@ -100,3 +102,31 @@ def test_a_failed_build_is_logged_and_the_next_one_works(caplog: pytest.LogCaptu
             cursor.execute("ALTER TABLE away RENAME TO topology")
         store.write({"scores": scores([{"gpu_uuid": "GPU-2"}])})
         assert client.get("/v1/gpus").json()["total"] == 2
+
+
+def test_a_build_that_the_clock_overtakes_is_not_served() -> None:
+    """Who asks after the end of validity gets a new build, though one from before it is still under way."""
+    clock, begun, go_on = Clock(0), threading.Event(), threading.Event()
+    answers = Answers(clock_ns=clock, version_of=lambda *_: 1)
+
+    def build() -> Built:
+        now = clock.now_ns
+        if now == 0:
+            begun.set()
+            go_on.wait(10)
+        return Built(body={"built_at": now}, expires_ns=100 if now < 100 else 10**9)
+
+    async def ask() -> bytes:
+        return (await answers.get(("/", b""), "/", ("scores",), build)).body
+
+    async def scenario() -> bytes:
+        early = asyncio.create_task(ask())
+        await asyncio.to_thread(begun.wait, 10)
+        clock.now_ns = 100
+        late = asyncio.create_task(ask())
+        await asyncio.sleep(0.05)
+        go_on.set()
+        await early
+        return await late
+
+    assert asyncio.run(scenario()) == b'{"built_at":100}'
