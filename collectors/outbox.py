@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 MAX_BYTES = 64 << 20  #: more than a day of one node with eight GPUs at 1 Hz
 PATIENCE_S = 5.0  #: how long a paced collector waits for room while the log takes messages
-RETRY_S = (1.0, 60.0)
+RETRY_S = (1.0, 10.0)  #: at most a third of the default lateness: agents must not come back far apart
 FLUSH_EVERY_S = 1.0
 FLUSH_TIMEOUT_S = 5.0
 

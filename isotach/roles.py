@@ -168,21 +168,37 @@ def nvidia_smi(settings: Settings) -> "tuple[Collector, float]":
 
 
 def simulated(settings: Settings, *, clock_ns: Callable[[], int] = time.time_ns) -> "tuple[Collector, float]":
-    """The simulated fleet: in real time after what lies in the past has been made up for."""
+    """The simulated fleet. At speed 1 in real time, after what lies in the past has been made up for at once."""
     simulated_class = resolve_name("collectors.simulated:Simulated")
     speed = settings.get("speed", 1.0)
     step_s = settings["batch_s"]
+    begin_ns = start_ns(settings["start"], now_ns=clock_ns())
+    if speed not in (0.0, 1.0):
+        clock_ns = paced(clock_ns, begin_ns=begin_ns, speed=speed)
     collector: Collector = simulated_class(
         fleet=settings["fleet"],
         seed=settings["seed"],
-        start_ns=start_ns(settings["start"], now_ns=clock_ns()),
+        start_ns=begin_ns,
         interval_s=settings["interval_s"],
         step_s=step_s,
         shard=shard(settings.get("shard", "0/1")),
         truth=settings["truth"],
         realtime=speed > 0,
-        speed=speed or 1.0,
         clock_ns=clock_ns,
         duration_s=settings.get("duration_s") or None,
     )
     return collector, 0.0  # it says itself when the next step is not due yet: what lies in the past comes at once
+
+
+def paced(clock_ns: Callable[[], int], *, begin_ns: int, speed: float) -> Callable[[], int]:
+    """A clock that stands at `begin_ns` now and runs at `speed`, until it has caught up with the clock it follows.
+
+    It never runs ahead: samples from the future would be set aside.
+    """
+    anchor_ns = clock_ns()
+
+    def now_ns() -> int:
+        there_ns = clock_ns()
+        return min(there_ns, begin_ns + round((there_ns - anchor_ns) * speed))
+
+    return now_ns

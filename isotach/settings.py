@@ -100,7 +100,7 @@ SETTINGS: tuple[Setting, ...] = (
     _s("seed", "integer", 1, "", (*AGENTS, "demo"), "Seed of the simulated fleet: the same seed is the same fleet.", low=0, high=2**63 - 1),
     _s("start", "text", "now", "time", AGENTS, "When the simulated fleet begins: now, ISO 8601, or a number of seconds ago such as -3600."),
     _s("duration_s", "number", 0.0, "s", ("agent",), "Stop the simulated fleet after this much of its time; 0 never.", low=0, high=10**9),
-    _s("speed", "number", 1.0, "x", ("agent", "replay"), "Pace of simulated or recorded time; 0 as fast as it goes.", low=0, high=10**6),
+    _s("speed", "number", 1.0, "x", ("agent", "replay"), "Pace of simulated or recorded time; 0 as fast as it goes. At 1 a simulated past is made up for at once; other paces begin at --start and slow down to the clock's once they reach it.", low=0, high=10**6),
     _s("shard", "text", "0/1", "i/n", ("agent",), "Simulate only the i-th of n parts of the fleet's nodes."),
     _s("truth", "file", None, "file", (*AGENTS, "demo"), "Write the simulated fleet's truth (true speeds, faults) to this file."),
     _s("log_level", "choice", "info", "", (*LOG, "up", "demo"), "How much is logged.", choices=("debug", "info", "warning", "error")),
