@@ -3,6 +3,7 @@
 To add a kind of file: recognise it in `import_file`, send it as messages; the jobs do the rest.
 """
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -56,6 +57,27 @@ def import_file(
     table = scan(file)
     places = None if topology is None else read_topology(topology)
     clock, rejected = RecordedClock(), Rejected()
+    if "value" not in columns and is_telemetry(table.columns):
+        source = batches(
+            file, columns=columns, interval_s=interval_s, source="import", report=lambda row: _add(rejected, row)
+        )
+        messages, what = _telemetry_messages(source, clock), "samples"
+    else:
+        messages = _measurement_messages(
+            table,
+            clock,
+            rejected,
+            columns=dict(columns) if "value" in columns else {**guess_columns(table.columns), **columns},
+            workload_class=workload_class,
+            unit=unit,
+            higher_is_better=_higher_is_better(lower_is_better, unit),
+            name=name or file.name.split(".")[0],
+        )
+        what = "measurements"
+    first = next(messages, None)  # before the store: a file that cannot be used leaves none behind
+    if first is None:
+        rejected.report(console)
+        raise IsotachError(f"{file}: none of its rows could be used")
     with (
         stop_on_signals() as stop,
         LocalSite(store, window_s=window_s, lateness_s=LATENESS_S, idle_s=IDLE_S, clock_ns=clock) as site,
@@ -63,32 +85,11 @@ def import_file(
         if places is not None:
             site.store.write({"topology": places})
         jobs = _Jobs(site, clock, window_s=window_s)
-        if "value" not in columns and is_telemetry(table.columns):
-            source = batches(
-                file, columns=columns, interval_s=interval_s, source="import", report=lambda row: _add(rejected, row)
-            )
-            messages, what = _telemetry_messages(source, clock), "samples"
-        else:
-            roles = {**guess_columns(table.columns), **columns} if "value" not in columns else dict(columns)
-            higher = _higher_is_better(lower_is_better, unit)
-            messages = _measurement_messages(
-                table,
-                clock,
-                rejected,
-                columns=roles,
-                workload_class=workload_class,
-                unit=unit,
-                higher_is_better=higher,
-                name=name or file.name.split(".")[0],
-            )
-            what = "measurements"
-        read = jobs.run(messages, stop, total=table.total_rows)
+        read = jobs.run(itertools.chain([first], messages), stop, total=table.total_rows)
         for rule, count in jobs.set_aside().items():
             rejected.add_all(rule, count)
         gpus = len(site.store.table("scores"))
     rejected.report(console)
-    if not read:
-        raise IsotachError(f"{file}: none of its rows could be used")
     console.print(f"{read:,} {what} read; the store {store} now ranks {gpus:,} GPUs", highlight=False)
     console.print(f"isotach rank --store {store}", highlight=False)
 
