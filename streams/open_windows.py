@@ -87,6 +87,10 @@ class OpenWindows:
         self._open.pop(window_start_ns, None)
         self.applied_ns = window_start_ns
 
+    def forget(self, window_start_ns: int) -> None:
+        """The window says nothing and was not scored: an older one may still be."""
+        self._open.pop(window_start_ns, None)
+
     def place(self, next_offset: int) -> Committed:
         """Where a new scorer has to begin: the first message of a window that is not scored yet."""
         offset = min((window.offset for window in self._open.values()), default=next_offset)

@@ -141,7 +141,7 @@ class _Scorer:
         if len(scores):
             applied = max(applied or 0, int(scores["window_start_ns"].to_numpy().max()))
         self._windows = OpenWindows(grace_ns=grace_ns, applied_ns=applied, told=told)
-        self._next_offset = place.offset if place else 0
+        self._next_offset = self._kept = place.offset if place else 0
         self._inventory = Inventory()
         self._inventory_reader = _reader(transport, parts, _partitions(transport, INVENTORY))
         _drain(self._inventory_reader, self._inventory.take)
@@ -161,9 +161,10 @@ class _Scorer:
         if isinstance(found, Batch):
             self._gather(found.messages)
         while (due := self._windows.due(partitions=self._partition_count, now_ns=self._clock_ns())) is not None:
-            self._windows.done(due.window_start_ns)
             if not len(due.rows) and not self._has_history:
-                continue  # nothing has ever been seen: no window to speak of
+                self._windows.forget(due.window_start_ns)  # nothing has ever been seen: no window to speak of
+                continue
+            self._windows.done(due.window_start_ns)
             self._has_history = True
             self._as_of_ns = max(self._as_of_ns, due.window_end_ns)
             self._score(
@@ -173,7 +174,16 @@ class _Scorer:
                 complete=due.complete,
             )
             self._counters.add("scored_windows", label="yes" if due.complete else "no")
+        if isinstance(found, Batch) and not found.messages:
+            self._keep_place()
         return True
+
+    def _keep_place(self) -> None:
+        """Commit how far windows were read when nothing came of it: progress told by quiet partitions, for one."""
+        place = self._windows.place(self._next_offset)
+        if place.offset > self._kept:
+            self._source.commit({_WINDOWS: place})
+            self._kept = place.offset
 
     def _gather(self, messages: Sequence[Message]) -> None:
         now = self._clock_ns()
@@ -273,6 +283,7 @@ class _Scorer:
         places = {tp: Committed(offset) for tp, offset in self._side_reader.positions().items()}
         places[_WINDOWS] = self._windows.place(self._next_offset)
         self._producer.publish(messages, group=self._group, places=places, source=self._source)
+        self._kept = places[_WINDOWS].offset
 
 
 def _partitions(transport: Transport, topic: str) -> list[TopicPartition]:
