@@ -11,6 +11,7 @@ from importlib import metadata
 import polars as pl
 from anyio import CapacityLimiter
 from fastapi import FastAPI, Request, Response
+from prometheus_client.registry import Collector
 from starlette.exceptions import HTTPException
 
 from analytics.store import Store
@@ -20,6 +21,7 @@ from api.endpoint import Endpoint, Site, Values
 from api.fleet import Fleets
 from api.ingest import THREADS, Ingest, take
 from api.metrics import Counted, Metrics
+from api.page import add_page
 from api.parameters import parse
 from api.refusal import Refused, answer
 from api.routes import add_get, add_post, add_probes
@@ -40,14 +42,17 @@ def create_app(
     topology: pl.DataFrame | None = None,
     clock_ns: Callable[[], int] = time.time_ns,
     stale_after_s: float = 300.0,
+    counters: Sequence[Collector] = (),
 ) -> FastAPI:
     """The HTTP API over a store.
 
     `ingest` writes a posted message to the log; without it posts are answered 503. `ready` names what the process
     still waits for. `token` is asked of posts. `topology` is the operator's, and comes before what the nodes say.
-    Scores older than `stale_after_s` are served as `unknown`.
+    Scores older than `stale_after_s` are served as `unknown`. `counters` are more to show under /metrics.
     """
     metrics = Metrics(store, clock_ns=clock_ns)
+    for more in counters:
+        metrics.registry.register(more)
     fleets = Fleets(store, topology=topology, clock_ns=clock_ns, stale_after_ns=int(stale_after_s * 1e9))
     site = Site(store=store, fleets=fleets)
     answers = Answers(clock_ns=clock_ns, version_of=store.version_of)
@@ -66,6 +71,7 @@ def create_app(
         add_get(app, endpoint, partial(_get, site=site, answers=answers, endpoint=endpoint))
     add_post(app, partial(take, ingest=ingest, token=token, metrics=metrics, threads=CapacityLimiter(THREADS)))
     add_probes(app, ready, metrics)
+    add_page(app)
     app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(HTTPException, _unrouted)
     app.add_exception_handler(StoreError, _no_store)

@@ -103,9 +103,9 @@ class Fleets:
         every = pl.concat([scores, _without_score(unscored)])
         stale = now_ns - pl.col("as_of_ns") > self._stale_after_ns
         known = pl.when(pl.col("tier").is_in(TIERS)).then("tier").otherwise(pl.lit("unknown"))
-        every = every.with_columns(stale=stale, tier=pl.when(stale).then(pl.lit("unknown")).otherwise(known)).join(
-            gpus.select("gpu_uuid", *_INVENTORY), on="gpu_uuid", how="left"
-        )
+        every = every.with_columns(
+            stale=stale, tier=pl.when(stale & (known != "quarantine")).then(pl.lit("unknown")).otherwise(known)
+        ).join(gpus.select("gpu_uuid", *_INVENTORY), on="gpu_uuid", how="left")
         fresh = every.filter(~pl.col("stale"))["as_of_ns"].min()
         assert as_of is None or isinstance(as_of, int)  # noqa: S101 - for the type checker: the column is int64
         assert fresh is None or isinstance(fresh, int)  # noqa: S101

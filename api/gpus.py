@@ -61,7 +61,7 @@ def _after(rows: pl.DataFrame, values: Values) -> pl.DataFrame:
 def _with_staleness(items: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """A stale GPU says so first among its reasons: its tier is no longer the one that the other reasons explain."""
     for item in items:
-        if item["stale"]:
+        if item["stale"] and not any(reason["code"] == "stale" for reason in item["reasons"] or ()):
             why = {"code": "stale", "value": None, "limit": None, "text": _STALE}
             item["reasons"] = [why, *(item["reasons"] or [])]
     return items

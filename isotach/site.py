@@ -6,7 +6,7 @@ To add housekeeping: one call in `housekeeping`.
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from analytics.archive import archive
@@ -17,12 +17,14 @@ from isotach.settings import read_token
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
+    from prometheus_client.registry import Collector
 
     from streams.materialise import CaughtUp
 
 LOG = logging.getLogger("isotach")
 DAY_NS = 86_400 * 10**9
 HOUSEKEEPING_EVERY_S = 600.0
+HISTORY = ("windows_hourly", "blocks_hourly", "transitions", "events", "measurements")
 
 
 def application(
@@ -31,27 +33,34 @@ def application(
     caught_up: "CaughtUp",
     *,
     ingest: Callable[[str, bytes | None, Mapping[str, bytes], bytes], None] | None,
+    counters: "Sequence[Collector]" = (),
 ) -> "FastAPI":
     """The API over this store."""
     topology = settings.get("topology")
+    places = None if topology is None else read_topology(topology)
+    if places is not None:
+        store.write({"topology": places})  # roll-ups and archive read it there
     return create_app(
         store,
         ingest=ingest,
         ready=lambda: () if caught_up.ready.is_set() else ("the store is catching up with the log",),
         token=read_token(settings.get("token", ""), settings.get("token_file")),
-        topology=None if topology is None else read_topology(topology),
+        topology=places,
         stale_after_s=settings.get("stale_after_s", 300.0),
+        counters=counters,
     )
 
 
 def housekeeping(settings: Mapping[str, Any], store: Store) -> Callable[[threading.Event], None]:
-    """Retention: windows past their days go to the archive, if there is one, then leave the store."""
+    """Retention: what is past its days leaves the store; windows go to the archive first, if there is one."""
 
     def run(stop: threading.Event) -> None:
         while not stop.wait(HOUSEKEEPING_EVERY_S):
-            before_ns = time.time_ns() - int(settings["keep_windows_days"] * DAY_NS)
+            now_ns = time.time_ns()
+            windows_ns = now_ns - int(settings["keep_windows_days"] * DAY_NS)
+            history_ns = now_ns - int(settings["keep_history_days"] * DAY_NS)
             if settings["archive"] is not None:
-                archive(store, settings["archive"], before_ns=before_ns)
-            store.retain(before_ns=before_ns)
+                archive(store, settings["archive"], before_ns=windows_ns)
+            store.retain(before_ns={"windows": windows_ns} | dict.fromkeys(HISTORY, history_ns))
 
     return run

@@ -111,7 +111,7 @@ class KafkaLink:
             offset=raw.offset() or 0,
             time_ns=raw.timestamp()[1] * 1_000_000,
             key=raw.key(),
-            headers={name: value or b"" for name, value in raw.headers() or ()},  # type: ignore[misc]
+            headers={name: value or b"" for name, value in raw.headers() or ()},  # type: ignore[misc, str-unpack]
             value=raw.value(),
         )
 

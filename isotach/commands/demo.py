@@ -53,7 +53,13 @@ def command(**values: Any) -> None:
     with stop_on_signals() as stop:
         listener = Listener(host="127.0.0.1", port=values["port"])
         with LocalSite(None, window_s=WINDOW_S, lateness_s=LATENESS_S, idle_s=IDLE_S) as site:
-            app = application({}, site.store, site.caught_up, ingest=Ingest(site.transport.producer(client_id="post")))
+            app = application(
+                {},
+                site.store,
+                site.caught_up,
+                ingest=Ingest(site.transport.producer(client_id="post")),
+                counters=[site.counters],
+            )
             agent = Agent(
                 collectors={"simulated": roles.simulated(wanted)},
                 producer=site.transport.producer(client_id="agent"),

@@ -3,6 +3,8 @@
 To add a recording's format: `analytics/tabular.py`; for nvidia-smi captures: `collectors/nvidia_smi.py`.
 """
 
+import logging
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,6 +16,7 @@ from isotach.process import Roles, configure_logging, one_thread_each, stop_on_s
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from analytics.table_file import RejectedRow
     from telemetry.records import SampleBatch
 
 
@@ -58,6 +61,9 @@ def command(files: tuple[Path, ...], rebase: Literal["keep", "now"] | None, loop
             producer.close()
 
 
+LOG = logging.getLogger("isotach.replay")
+
+
 class _Recording:
     """The files one after the other; can be read again."""
 
@@ -68,4 +74,8 @@ class _Recording:
         from analytics.recorded import batches
 
         for file in self._files:
-            yield from batches(file)
+            yield from batches(file, report=partial(_tell, file))
+
+
+def _tell(file: Path, row: "RejectedRow") -> None:
+    LOG.warning("%s row %d is left out: %s: %s", file, row.row, row.rule, row.detail)

@@ -24,20 +24,21 @@ def command(**values: Any) -> None:
     from isotach.local import Ingest
     from isotach.serving import Listener
     from isotach.site import application, housekeeping
+    from streams.counters import Counters
     from streams.materialise import CaughtUp, run_materialiser
 
     with stop_on_signals() as stop:
         listener = Listener(host=values["host"], port=values["port"])
         transport = roles.kafka(values)
         store = Store(values["store"])
-        caught_up = CaughtUp()
+        caught_up, counters = CaughtUp(), Counters()
         producer = transport.producer(client_id=roles.member("serve"))
-        app = application(values, store, caught_up, ingest=Ingest(producer))
+        app = application(values, store, caught_up, ingest=Ingest(producer), counters=[counters])
         work = Roles(stop)
         work.start(
             "materialiser",
             lambda stop: run_materialiser(
-                transport, store, member=roles.member("serve"), stop=stop, caught_up=caught_up
+                transport, store, member=roles.member("serve"), stop=stop, caught_up=caught_up, counters=counters
             ),
         )
         work.start("housekeeping", housekeeping(values, store))

@@ -17,10 +17,12 @@ import click
 )  # fmt: skip
 def command(file: Path, form: str) -> None:
     """Read FILE and print it: our YAML, Slurm topology.conf or topology.yaml, Topograph JSON."""
-    from analytics.topology import read_topology, write_topology
+    from analytics.topology import inspect_topology, write_topology
     from isotach import printing
 
-    frame = read_topology(file)
+    frame, notes = inspect_topology(file)
+    for note in notes:
+        click.echo(f"note: {note}", err=True)
     if form == "yaml":
         sys.stdout.write(write_topology(frame))
     else:

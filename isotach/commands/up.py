@@ -37,7 +37,7 @@ def command(**values: Any) -> None:
             telemetry_partitions=values["telemetry_partitions"],
         ) as site:
             producer = site.transport.producer(client_id="up")
-            app = application(values, site.store, site.caught_up, ingest=Ingest(producer))
+            app = application(values, site.store, site.caught_up, ingest=Ingest(producer), counters=[site.counters])
             work = Roles(stop)
             site.start(work)
             work.start("housekeeping", housekeeping(values, site.store))
