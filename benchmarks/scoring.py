@@ -1,0 +1,101 @@
+"""One step of the scorer for a whole fleet, and what publishing its outcome costs.
+
+To time another size: `SIZES`.
+"""
+
+import gc
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import polars as pl
+
+from analytics import scoring
+from benchmarks import Figure
+from benchmarks.scored import gpus_table, nodes_table, step, uuids, windows
+from benchmarks.timing import milliseconds
+from streams.records import encode_rows
+from streams.topics import SCORES as TOPIC
+from telemetry.tables import SCORES
+
+SIZES = (100_000, 1_000_000)
+_REFERENCES_MS = {100_000: 150.0, 1_000_000: 1_500.0}
+_REFERENCE_OF = "robust z of 10 features and nested medians only"
+
+
+def figures(*, quick: bool) -> Iterator[Figure]:
+    """Each window after the first, which makes the fleet known."""
+    for gpus in (10_000,) if quick else SIZES:
+        times = 5 if gpus <= 100_000 else 3
+        found = _steps(gpus, times)
+        yield Figure(
+            name=f"scoring one window of {gpus:,} GPUs, verdicts included",
+            unit="ms",
+            values=milliseconds(found["judging"]),
+            more_is_better=False,
+            reference=_REFERENCES_MS.get(gpus),
+            reference_of=_REFERENCE_OF,
+        )
+        yield Figure(
+            name="publishing: the rows with their state as JSON",
+            unit="ms",
+            values=milliseconds(found["rows"]),
+            more_is_better=False,
+        )
+        if gpus <= 100_000:
+            yield Figure(
+                name="publishing: one message a GPU",
+                unit="ms",
+                values=milliseconds(found["messages"]),
+                more_is_better=False,
+            )
+            yield Figure(
+                name="a new scorer takes over: state from the rows",
+                unit="ms",
+                values=milliseconds(found["restore"]),
+                more_is_better=False,
+            )
+
+
+def _steps(gpus: int, times: int) -> dict[str, list[float]]:
+    """CPU seconds of each part of each step."""
+    names = uuids(gpus)
+    inventory = gpus_table(gpus, names=names), nodes_table(gpus)
+    found: dict[str, list[float]] = {"judging": [], "rows": [], "messages": [], "restore": []}
+    rows_s: list[float] = []
+    original = scoring.scores_of
+    scoring.scores_of = _timed(original, rows_s)  # the one part of a step that is worth a figure of its own
+    try:
+        state = scoring.empty()
+        for at in range(times + 1):
+            closed = windows(gpus, at=at, names=names)
+            gc.collect()
+            start = time.process_time()
+            state, scored = step(state, closed, inventory, at=at)
+            whole = time.process_time() - start
+            if not at:
+                continue
+            found["judging"].append(whole - rows_s[-1])
+            found["rows"].append(rows_s[-1])
+            if gpus <= 100_000:
+                found["messages"].append(_cpu_s(encode_rows, SCORES, scored.scores, topic=TOPIC, key="gpu_uuid"))
+                found["restore"].append(_cpu_s(scoring.restore, scored.scores))
+    finally:
+        scoring.scores_of = original
+    return found
+
+
+def _timed(function: Callable[..., pl.DataFrame], seconds: list[float]) -> Callable[..., pl.DataFrame]:
+    def run(*arguments: Any) -> pl.DataFrame:
+        start = time.process_time()
+        result = function(*arguments)
+        seconds.append(time.process_time() - start)
+        return result
+
+    return run
+
+
+def _cpu_s(function: Callable[..., object], *arguments: Any, **named: Any) -> float:
+    start = time.process_time()
+    function(*arguments, **named)
+    return time.process_time() - start
