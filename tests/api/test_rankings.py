@@ -224,3 +224,14 @@ def test_every_replica_has_the_same_order(rows: list[tuple[int, str, float | Non
         for uuid, tier, speed in orders[0]
     ]
     assert key == sorted(key)
+
+
+def test_a_quarantined_gpu_stays_so_when_it_falls_silent() -> None:
+    """A GPU that fell off the bus sends nothing any more: it must not become merely unknown."""
+    clock = Clock(START)
+    with Store(None) as store:
+        store.write({"scores": scores([{"gpu_uuid": "GPU-0", "tier": "quarantine"}, {"gpu_uuid": "GPU-1"}])})
+        clock.now_ns += 3_600 * SECOND
+        with served(create_app(store, clock_ns=clock, stale_after_s=120)) as client:
+            tiers = {one["gpu_uuid"]: one["tier"] for one in get(client, "/v1/gpus")["items"]}
+    assert tiers == {"GPU-0": "quarantine", "GPU-1": "unknown"}

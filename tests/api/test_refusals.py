@@ -49,7 +49,7 @@ def test_a_wrong_parameter_is_named_with_what_is_allowed(client: httpx.Client, p
     ("method", "path", "status", "rule"),
     [
         ("GET", "/v1/planets", 404, "not_found"),
-        ("GET", "/", 404, "not_found"),
+        ("GET", "/elsewhere", 404, "not_found"),
         ("GET", "/v1/gpus/GPU-nobody", 404, "unknown_gpu"),
         ("GET", "/v1/gpus/%00%ff", 404, "unknown_gpu"),
         ("DELETE", "/v1/gpus", 405, "method_not_allowed"),
