@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from isotach.answers import Answers
 
 FLEET = "demo"
-HISTORY_S = 3_600.0
+HISTORY_S = 2_400.0
 WINDOW_S, LATENESS_S, IDLE_S = 20.0, 10.0, 30.0
 BEST = 8
 
@@ -30,7 +30,7 @@ BEST = 8
 def command(**values: Any) -> None:
     """Simulate a fleet with known faults and rank it live, until Ctrl-C.
 
-    The hour before now is made up for in a few seconds; then the fleet follows the clock. --truth FILE writes what is
+    The forty minutes before now are made up for in half a minute; then the fleet follows the clock. --truth FILE writes what is
     really wrong with it, to compare.
     """
     configure_logging("warning" if values["log_level"] == "info" else values["log_level"])
@@ -70,13 +70,13 @@ def command(**values: Any) -> None:
             site.start(work)
             work.start("agent", agent.run)
             work.start("http", lambda stop: listener.serve(app, stop))
-            click.echo(f"Simulating an hour of a fleet with known faults. Page: {listener.url}/   Ctrl-C ends it.")
+            click.echo(f"Simulating forty minutes of a fleet with known faults. Page: {listener.url}/   Ctrl-C ends it.")
             _show(ServerAnswers(listener.url, None), listener.url, stop)
             work.wait()
 
 
 def _show(answers: "Answers", url: str, stop: threading.Event) -> None:
-    """The ranking, again whenever it is new: in place on a terminal, else once the hour is made up for."""
+    """The ranking, again whenever it is new: in place on a terminal, else once the past is made up for."""
     from rich.console import Console
     from rich.live import Live
 
