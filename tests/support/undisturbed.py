@@ -11,13 +11,13 @@ from typing import Any
 
 import polars as pl
 from prometheus_client import CollectorRegistry
+from support.jobs import eventually
 
 from analytics.store import Store
 from collectors.agent import Agent
 from collectors.simulated import Simulated
 from isotach.local import LocalSite
 from isotach.process import Roles
-from support.jobs import eventually
 from telemetry.tables import WINDOWS
 
 
