@@ -22,6 +22,7 @@ from telemetry.metrics import SAMPLED
 
 State = Literal["ok", "note", "wrong"]
 HTTP_TIMEOUT_S = 5.0
+KAFKA_TIMEOUT_S = 5.0
 CLOCK_OFFSET_LIMIT_S = 5.0
 EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"agent": ("confluent_kafka",), "server": ("polars", "duckdb", "fastapi", "sklearn", "orjson", "rich")}
@@ -106,7 +107,7 @@ def kafka(settings: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(check="kafka", state="note", seen="no --bootstrap: this set-up runs without Kafka")
         return
     try:
-        transport = roles.kafka(settings)
+        transport = roles.kafka(settings, timeout_s=KAFKA_TIMEOUT_S)
     except ModuleNotFoundError:
         yield Finding(check="kafka", state="wrong", seen="no client", remedy="pip install 'isotach[agent]'")
         return

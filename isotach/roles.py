@@ -34,7 +34,7 @@ def member(role: str) -> str:
     return f"{role}-{socket.gethostname()}-{os.getpid()}"
 
 
-def kafka(settings: Settings) -> "Transport":
+def kafka(settings: Settings, *, timeout_s: float = 30.0) -> "Transport":
     """The Kafka transport, with its topics made and checked; raises SettingsError without --bootstrap."""
     if not settings["bootstrap"]:
         raise SettingsError("--bootstrap host:port (or ISOTACH_BOOTSTRAP) is needed: there is no default Kafka")
@@ -47,6 +47,7 @@ def kafka(settings: Settings) -> "Transport":
         prefix=settings["topic_prefix"],
         session_timeout_s=settings.get("session_timeout_s", 10.0),
         replication=settings["replication"],
+        timeout_s=timeout_s,
     )
     transport.ensure_topics(specs(telemetry_partitions=settings["telemetry_partitions"]))
     return transport
