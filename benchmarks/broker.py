@@ -65,6 +65,24 @@ def appearing_at_once(bootstrap: str, messages: Sequence[Outgoing], *, prefix: s
     producer.commit_transaction(PATIENCE_S)
 
 
+def raw_consumer(bootstrap: str, topic: str, count: int) -> float:
+    """Seconds to read so many messages of a topic with the client library alone, from the first one on."""
+    consumer = ck.Consumer(
+        {"bootstrap.servers": bootstrap, "group.id": f"raw-{time.time_ns()}", "auto.offset.reset": "earliest"}
+    )
+    consumer.subscribe([topic])
+    try:
+        read = len(consumer.consume(1, PATIENCE_S))
+        start, deadline = time.perf_counter(), time.monotonic() + PATIENCE_S
+        while read < count:
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"{read} of {count} messages of {topic}")
+            read += sum(message.error() is None for message in consumer.consume(1_250, 0.2))
+        return time.perf_counter() - start
+    finally:
+        consumer.close()
+
+
 def wait_for_members(bootstrap: str, group: str, *, members: int, partitions: int) -> None:
     """Return once so many members share so many partitions; raises TimeoutError."""
     admin = AdminClient({"bootstrap.servers": bootstrap})

@@ -26,7 +26,7 @@ _REFERENCE_OF = "robust z of 10 features and nested medians only"
 def figures(*, quick: bool) -> Iterator[Figure]:
     """Each window after the first, which makes the fleet known."""
     for gpus in (10_000,) if quick else SIZES:
-        times = 5 if gpus <= 100_000 else 3
+        times = 5 if gpus <= 100_000 else 2
         found = _steps(gpus, times)
         yield Figure(
             name=f"scoring one window of {gpus:,} GPUs, verdicts included",

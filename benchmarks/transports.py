@@ -1,6 +1,6 @@
 """Messages of 6 KB a second, written and read: in memory, with the journal on disk, through Kafka.
 
-To time another transport: one entry in `_transports`.
+To time another transport: a function like `_journalled`, and its line in `figures`.
 """
 
 import os
@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from benchmarks import Figure, NotHere
-from benchmarks.broker import broker
+from benchmarks.broker import broker, raw_consumer
 from streams import Batch, Outgoing, Transport
 from streams.journal import Journal
 from streams.kafka import KafkaTransport
@@ -20,48 +20,67 @@ from streams.topics import TELEMETRY, specs
 
 SIZE = 6_000
 _FLUSH_EVERY = 1_000
-_KAFKA = (12_500.0, 98_000.0)
-_KAFKA_OF = "producer, broker and consumer on two cores"
+_MANY = 1_000_000  # messages a log in memory holds at most
+_OF = "client library alone, two cores for all"
 
 
 def figures(*, quick: bool) -> Iterator[Figure]:
     """Each transport empty at the start of each repeat; a flush every 1,000 messages, one reader."""
-    all_messages = _messages(2_000 if quick else 40_000)
-    with ExitStack() as parts:
-        folder = Path(parts.enter_context(tempfile.TemporaryDirectory()))
-        for name, make in _transports(folder, parts):
-            kafka = name == "Kafka"  # whose clients take a while to get going
-            messages = all_messages if kafka else all_messages[:10_000]
-            runs = [_once(make(), messages, parts) for _ in range(3 if quick or kafka else 5)]
-            known = _KAFKA if kafka else (None, None)
-            for what, seconds, reference in zip(("produced", "consumed"), zip(*runs, strict=True), known, strict=True):
-                yield Figure(
-                    name=f"messages of 6 KB {what}, {name}",
-                    unit="messages/s",
-                    values=[len(messages) / one for one in seconds],
-                    reference=reference,
-                    reference_of=_KAFKA_OF if reference else "",
-                )
-
-
-def _transports(folder: Path, parts: ExitStack) -> Iterator[tuple[str, Callable[[], Transport]]]:
-    numbers = iter(range(1_000_000))
-
-    def memory(journal: Journal | None = None) -> Transport:
-        return MemoryTransport(journal=journal, max_messages=1_000_000, keep=1_000_000)
-
-    def journalled() -> Transport:
-        journal = Journal(folder / f"{next(numbers)}.journal")
-        parts.callback(journal.close)
-        return memory(journal)
-
-    yield "memory", memory
-    yield "journal on disk", journalled
+    times = 3 if quick else 5
+    messages = _messages(2_000 if quick else 40_000)  # Kafka's clients take a while to get going
+    fewer = messages[:10_000]
+    yield from _both("memory", [_in_memory(fewer, None) for _ in range(times)], len(fewer))
+    with tempfile.TemporaryDirectory() as folder:
+        found = [_journalled(fewer, Path(folder) / f"{i}.journal") for i in range(times)]
+    yield from _both("journal on disk", found, len(fewer))
     try:
-        bootstrap = parts.enter_context(broker())
+        with broker() as bootstrap:
+            yield from _kafka(bootstrap, messages)
     except NotHere:
         return
-    yield "Kafka", lambda: KafkaTransport(bootstrap=bootstrap, prefix=f"t{next(numbers)}-")
+
+
+def _both(name: str, found: Sequence[tuple[float, float]], count: int) -> Iterator[Figure]:
+    for what, seconds in zip(("written", "read"), zip(*found, strict=True), strict=True):
+        yield Figure(
+            name=f"messages of 6 KB {what}, {name}", unit="messages/s", values=[count / one for one in seconds]
+        )
+
+
+def _kafka(bootstrap: str, messages: Sequence[Outgoing]) -> Iterator[Figure]:
+    found, raw = [], []
+    for i in range(3):
+        found.append(_once(KafkaTransport(bootstrap=bootstrap, prefix=f"t{i}-"), messages))
+        raw.append(raw_consumer(bootstrap, f"t{i}-{TELEMETRY}", len(messages)))
+    written, read = ([len(messages) / one for one in seconds] for seconds in zip(*found, strict=True))
+    yield Figure(
+        name="messages of 6 KB written, Kafka",
+        unit="messages/s",
+        values=written,
+        reference=12_500.0,
+        reference_of=_OF,
+    )
+    yield Figure(
+        name="messages of 6 KB read, Kafka",
+        unit="messages/s",
+        values=read,
+        alternative="confluent-kafka alone",
+        alternative_values=[len(messages) / one for one in raw],
+        reference=98_000.0,
+        reference_of=_OF,
+    )
+
+
+def _in_memory(messages: Sequence[Outgoing], journal: Journal | None) -> tuple[float, float]:
+    return _once(MemoryTransport(journal=journal, max_messages=_MANY, keep=_MANY), messages)
+
+
+def _journalled(messages: Sequence[Outgoing], path: Path) -> tuple[float, float]:
+    journal = Journal(path)
+    try:
+        return _in_memory(messages, journal)
+    finally:
+        journal.close()
 
 
 def _messages(count: int) -> Sequence[Outgoing]:
@@ -73,28 +92,32 @@ def _messages(count: int) -> Sequence[Outgoing]:
     ]
 
 
-def _once(transport: Transport, messages: Sequence[Outgoing], parts: ExitStack) -> tuple[float, float]:
+def _once(transport: Transport, messages: Sequence[Outgoing]) -> tuple[float, float]:
     """Seconds to write all of them until they are acknowledged, and to read all of them."""
-    parts.callback(transport.close)
-    transport.ensure_topics(specs())
-    producer = transport.producer(client_id="bench")
-    producer.flush()
-    start = time.perf_counter()
-    for i, message in enumerate(messages, start=1):
-        producer.send(message)
-        if i % _FLUSH_EVERY == 0:
-            producer.flush()
-    producer.flush()
-    written = time.perf_counter() - start
-    producer.close()
-    source = transport.subscribe([TELEMETRY], group="bench", client_id="bench")
-    try:
-        while not source.poll(timeout_s=1.0, max_messages=1):  # joining the group is not reading
-            pass
-        start, count = time.perf_counter(), 0
+    with ExitStack() as parts:
+        parts.callback(transport.close)
+        transport.ensure_topics(specs())
+        producer = transport.producer(client_id="bench")
+        parts.callback(producer.close)
+        producer.flush()
+        start = time.perf_counter()
+        for i, message in enumerate(messages, start=1):
+            producer.send(message)
+            if i % _FLUSH_EVERY == 0:
+                producer.flush()
+        producer.flush()
+        written = time.perf_counter() - start
+        source = transport.subscribe([TELEMETRY], group="bench", client_id="bench")
+        parts.callback(source.close)
+        count = 0
+        while not count:  # joining the group is not reading
+            count = _read(lambda: source.poll(timeout_s=1.0, max_messages=1))
+        start = time.perf_counter()
         while count < len(messages):
-            found = source.poll(timeout_s=1.0)
-            count += len(found.messages) if isinstance(found, Batch) else 0
+            count += _read(lambda: source.poll(timeout_s=1.0))
         return written, time.perf_counter() - start
-    finally:
-        source.close()
+
+
+def _read(poll: Callable[[], object]) -> int:
+    found = poll()
+    return len(found.messages) if isinstance(found, Batch) else 0
