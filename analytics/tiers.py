@@ -56,31 +56,38 @@ def slow_findings(speeds: pl.DataFrame, gpus: pl.DataFrame, new: pl.DataFrame, *
 
     `speeds`: rows of `evidence.combine` with `scope` (gpu, node). `new`: gpu_uuid, `gpu_times`, `node_times` and
     `log_speed` of this window, null for results. The class in which the GPU is worst counts. Nothing is judged without
-    an interval. To begin, the window itself must be slow too: one wild window would else be judged again and again,
-    for as long as it colours the estimate.
+    an interval. Slow is a GPU that is both `slow_high` and further from typical than its peers are from each other. To
+    begin, the window itself must be slow too: one wild window would else be judged again and again, for as long as it
+    colours the estimate.
     """
-    gpu = (pl.col("scope") == "gpu") & (pl.col("source") != "node")
-    worst = speeds.group_by("gpu_uuid").agg(
-        pl.col("high").filter(gpu).min().alias("high"),
+    margin = limits.clear_high - limits.slow_high
+    rows = _with_usual(speeds, gpus, limits=limits)
+    ordinary = pl.max_horizontal("high", pl.lit(1.0))  # whatever the interval says: its peers are no faster
+    rows = rows.with_columns(
+        pl.when(pl.col("speed") < pl.col("usual")).then("high").otherwise(ordinary).alias("begins"),
+        pl.when(pl.col("speed") < pl.col("usual") + margin).then("high").otherwise(ordinary).alias("stays"),
+    )
+    gpu, node = (pl.col("scope") == "gpu") & (pl.col("source") != "node"), pl.col("scope") == "node"
+    worst = rows.group_by("gpu_uuid").agg(
         pl.col("low").filter(gpu).min().alias("low"),
-        pl.col("high").filter(pl.col("scope") == "node").min().alias("node_high"),
+        *(pl.col(name).filter(gpu).min().alias(name) for name in ("high", "begins", "stays")),
+        *(pl.col(name).filter(node).min().alias(f"node_{name}") for name in ("high", "begins", "stays")),
     )
     rows = new.join(gpus.select("gpu_uuid", "a_slow", "a_very_slow", "a_node_slow"), on="gpu_uuid").join(
         worst, on="gpu_uuid", how="left"
     )
-    own, node = pl.col("gpu_times") > 0, pl.col("node_times") > 0
-    margin = limits.clear_high - limits.slow_high
+    own, whole = pl.col("gpu_times") > 0, pl.col("node_times") > 0
 
-    def below(column: str, limit: float, code: str) -> pl.Expr:
+    def below(begins: str, stays: str, limit: float, code: str) -> pl.Expr:
         counts = pl.col(f"a_{code}")
         itself = (pl.col("log_speed").exp() < limit).fill_null(value=True)
-        return (pl.col(column) < pl.when(counts).then(limit + margin).otherwise(limit)) & (counts | itself)
+        return pl.when(counts).then(pl.col(stays) < limit + margin).otherwise((pl.col(begins) < limit) & itself)
 
     return rows.select(
         "gpu_uuid",
-        pl.when(own).then(below("high", limits.slow_high, "slow")).alias("slow"),
-        pl.when(own).then(below("high", limits.very_slow_high, "very_slow")).alias("very_slow"),
-        pl.when(node).then(below("node_high", limits.slow_high, "node_slow")).alias("node_slow"),
+        pl.when(own).then(below("begins", "stays", limits.slow_high, "slow")).alias("slow"),
+        pl.when(own).then(below("high", "high", limits.very_slow_high, "very_slow")).alias("very_slow"),
+        pl.when(whole).then(below("node_begins", "node_stays", limits.slow_high, "node_slow")).alias("node_slow"),
         pl.col("high").alias("slow_value"),
         pl.col("high").alias("very_slow_value"),
         pl.col("node_high").alias("node_slow_value"),
@@ -90,6 +97,16 @@ def slow_findings(speeds: pl.DataFrame, gpus: pl.DataFrame, new: pl.DataFrame, *
         pl.when(own).then(pl.col("low") >= limits.premium_low).alias("fast_in"),
         pl.when(own).then(pl.col("low") < limits.premium_exit_low).alias("fast_out"),
     )
+
+
+def _with_usual(speeds: pl.DataFrame, gpus: pl.DataFrame, *, limits: Thresholds) -> pl.DataFrame:
+    """`speeds` with `usual`: how slow the peers themselves are, `slow_z` robust deviations (1.4826 MAD, Hampel 1974)
+    below typical; at most `widest_spread` each, so that many slow ones do not hide one another."""
+    peers = ["peer_group", "workload_class", "scope"]
+    rows = speeds.join(gpus.select("gpu_uuid", "peer_group"), on="gpu_uuid", how="left", maintain_order="left")
+    log = pl.col("speed").log()
+    spread = (log - log.median().over(peers)).abs().median().over(peers) * 1.4826
+    return rows.with_columns((-limits.slow_z * spread.clip(upper_bound=limits.widest_spread)).exp().alias("usual"))
 
 
 def judge_fast(gpus: pl.DataFrame, findings: pl.DataFrame, *, limits: Thresholds) -> pl.DataFrame:

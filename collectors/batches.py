@@ -71,7 +71,8 @@ def join(parts: Sequence[SampleBatch]) -> SampleBatch:
         places = [place[gpu] for gpu in part.gpus]
         index += [places[i] for i in part.gpu]
         for name, values in columns.items():
-            values += part.columns[name] if name in part.columns else [None] * len(part)
+            # not +=, which a numpy array answers by adding numbers
+            values.extend(part.columns[name] if name in part.columns else [None] * len(part))
     times = [time for part in parts for time in part.time_ns]
     return replace(parts[0], gpus=gpus, time_ns=times, gpu=index, columns=columns)
 

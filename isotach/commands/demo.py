@@ -15,13 +15,16 @@ from isotach import roles, settings
 from isotach.process import Roles, configure_logging, one_thread_each, stop_on_signals
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Group
 
+    from analytics.store import Store
     from isotach.answers import Answers
 
 FLEET = "demo"
 HISTORY_S = 2_400.0
-WINDOW_S, LATENESS_S, IDLE_S = 20.0, 10.0, 30.0
+WINDOW_S, LATENESS_S, IDLE_S = 30.0, 10.0, 30.0
 BEST = 8
 
 
@@ -70,12 +73,14 @@ def command(**values: Any) -> None:
             site.start(work)
             work.start("agent", agent.run)
             work.start("http", lambda stop: listener.serve(app, stop))
-            click.echo(f"Simulating forty minutes of a fleet with known faults. Page: {listener.url}/   Ctrl-C ends it.")
-            _show(ServerAnswers(listener.url, None), listener.url, stop)
+            click.echo(
+                f"Simulating forty minutes of a fleet with known faults. Page: {listener.url}/   Ctrl-C ends it."
+            )
+            _show(ServerAnswers(listener.url, None), listener.url, stop, lag_s=lambda: _lag_s(site.store))
             work.wait()
 
 
-def _show(answers: "Answers", url: str, stop: threading.Event) -> None:
+def _show(answers: "Answers", url: str, stop: threading.Event, *, lag_s: "Callable[[], float]") -> None:
     """The ranking, again whenever it is new: in place on a terminal, else once the past is made up for."""
     from rich.console import Console
     from rich.live import Live
@@ -89,16 +94,15 @@ def _show(answers: "Answers", url: str, stop: threading.Event) -> None:
                 stop.wait(1.0)
         return
     while not stop.wait(0.5):
-        if _lag_s(answers) < 3 * (WINDOW_S + LATENESS_S) and (screen := _screen(answers, url)) is not None:
+        if lag_s() < 3 * (WINDOW_S + LATENESS_S) and (screen := _screen(answers, url)) is not None:
             console.print(screen)
             stop.wait()
 
 
-def _lag_s(answers: "Answers") -> float:
-    from datetime import datetime
-
-    as_of = _get(answers, "/v1/tiers").get("as_of")
-    return float("inf") if as_of is None else time.time() - datetime.fromisoformat(as_of).timestamp()
+def _lag_s(store: "Store") -> float:
+    """How far the newest scored window ends before now."""
+    newest = store.frame("SELECT max(window_start_ns) AS ns FROM scores")["ns"][0]
+    return time.time() - (newest or 0) / 1e9 - WINDOW_S
 
 
 def _get(answers: "Answers", path: str, **parameters: Any) -> Mapping[str, Any]:

@@ -75,6 +75,33 @@ def test_one_gpu_with_a_finding_is_named_with_its_cause_and_its_neighbours_are_n
     assert set(scorer.transitions["gpu_uuid"]) <= {"g0-0"}
 
 
+def test_a_gpu_is_slow_only_if_its_peers_differ_less_among_each_other() -> None:
+    """Of a fleet whose healthy GPUs spread evenly over 5 per cent nobody is slow; who leaves that spread by far is."""
+    scorer = Scorer(fleet(4))
+    for at in range(8):
+        rows = busy_rows(scorer.gpus)
+        for i, row in enumerate(rows):
+            row["effective_clock_mhz"] = 1400.0 * (0.975 + 0.05 * i / (len(rows) - 1))
+        rows[-1]["effective_clock_mhz"] = 1400.0 * 0.93
+        scorer.window(rows, at=at)
+    slowest, last = scorer.gpus["gpu_uuid"][0], scorer.gpus["gpu_uuid"][-1]
+    assert scorer.row(slowest)["speed"] < 0.98
+    assert set(scorer.scores.filter(pl.col("gpu_uuid") != last)["tier"]) <= {"premium", "standard"}
+    assert scorer.tier(last) == "degraded"
+
+
+def test_many_slow_gpus_do_not_hide_one_another() -> None:
+    """With a third of the peers 10 per cent slow, each of them is called slow."""
+    scorer = Scorer(fleet(4))
+    for at in range(8):
+        rows = busy_rows(scorer.gpus)
+        for i, row in enumerate(rows):
+            row["effective_clock_mhz"] = 1400.0 * (0.9 if i % 3 == 0 else 1.0 + 0.0005 * i)
+        scorer.window(rows, at=at)
+    slow = scorer.scores.filter(pl.col("tier") == "degraded")["gpu_uuid"]
+    assert set(slow) == set(scorer.gpus["gpu_uuid"].gather_every(3))
+
+
 @pytest.mark.parametrize(
     "everyone",
     [

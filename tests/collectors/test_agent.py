@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pytest
 from hypothesis import given, settings
@@ -483,6 +484,19 @@ def test_what_waits_too_long_goes_out_alone() -> None:
     assert not batches.add(batch(), now=100.0)
     assert not batches.due(now=109.0)
     assert len(batches.due(now=110.0)) == 1
+
+
+def test_joining_takes_numbers_in_any_buffer() -> None:
+    """Parts whose columns are numpy arrays are joined row by row, and can be sent."""
+    plain = batch(samples=3)
+    arrays = {name: np.asarray(values, dtype=np.float32) for name, values in plain.columns.items()}
+    made = replace(plain, columns=arrays, gpu=np.asarray(plain.gpu, dtype=np.uint16), time_ns=np.asarray(plain.time_ns))
+    joined = join([made, plain, made])
+    assert len(joined) == 3 * len(plain)
+    assert {name: [float(v or 0) for v in values] for name, values in joined.columns.items()} == {
+        name: [float(v or 0) for v in values] * 3 for name, values in plain.columns.items()
+    }
+    assert codec.decompress(codec.Encoder().encode(joined).value)
 
 
 def test_one_joined_batch_is_the_part_itself() -> None:
