@@ -5,7 +5,7 @@ To accept a new table: nothing here; `check_row` reads the columns from `tables.
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -31,7 +31,28 @@ def check_row(table: Table, row: object) -> dict[str, Any]:
     """
     if not isinstance(row, Mapping):
         raise BadInput("not_an_object", f"{table.name}: expected a JSON object, got {type(row).__name__}")
-    return {column.name: _check_value(table, column, row.get(column.name)) for column in table.columns}
+    get = row.get
+    checked = {}
+    for column in table.columns:
+        name = column.name
+        value = get(name)
+        plain = _PLAIN.get(column.type)
+        # nearly every value is as it should be: only the others are worth the words that say what is wrong
+        checked[name] = value if plain is not None and plain(value) else _check_value(table, column, value)
+    return checked
+
+
+def _plain_integer(low: int, high: int) -> Callable[[Any], bool]:
+    return lambda value: type(value) is int and low <= value <= high
+
+
+_PLAIN: Mapping[str, Callable[[Any], bool]] = {
+    "string": lambda value: type(value) is str and 0 < len(value) <= MAX_TEXT and "\x00" not in value,
+    "float32": lambda value: type(value) is float and math.isfinite(value),
+    "float64": lambda value: type(value) is float and math.isfinite(value),
+    **{name: _plain_integer(low, high) for name, (low, high) in _INTEGERS.items()},
+}
+"""By column type: true for a value that every table takes as it is; the others `_check_value` looks at closely."""
 
 
 def _check_value(table: Table, column: Column, value: Any) -> Any:
