@@ -24,6 +24,7 @@ MODEL_SD = {"compute": 0.003, "mixed": 0.01, "memory": 0.01, "communication": 0.
 """What clocks cannot say about speed. Compute: 0.26 % robust on Longhorn after the clock is taken out. Others: unknown,
 so taken three times as large and more."""
 WIDEST_MODEL_SD = 0.02
+MANY_RESULTS = 3  #: so many results outweigh a clock: one may be a bad run, three are the GPU
 
 
 def add_windows(kept: pl.DataFrame, speeds: pl.DataFrame, *, window_s: float, half_life_s: float) -> pl.DataFrame:
@@ -83,12 +84,21 @@ def combine(sources: pl.DataFrame) -> pl.DataFrame:
     """One row per gpu_uuid and class: speed, low, high (90 %), samples, results, source; sorted.
 
     Weighted by precision. Sources that disagree by more than their variances allow widen the interval (Birge 1932).
+    Where several results say that a GPU is slower than its clock tells, what they differ by is what clocks cannot say
+    of this GPU, and goes into the clock's variance: silicon that is slow at a normal clock is slow.
     A node's results stand in only where nothing speaks of the GPU itself. `results`: measurements among the samples.
     """
     known = sources.filter(pl.col("mean").is_not_null())
     by = ["gpu_uuid", "workload_class"]
     own = known.filter(pl.col("source") != "node")
     node = known.filter(pl.col("source") == "node").join(own, on=by, how="anti")
+    many = (pl.col("source") == "measurement") & (pl.col("samples") >= MANY_RESULTS)
+    told = own.filter(many).group_by(by).agg(pl.col("mean").min().alias("told"))
+    own = own.join(told, on=by, how="left", maintain_order="left")
+    unseen = (pl.col("mean") - pl.col("told")).clip(lower_bound=0.0).fill_null(0.0)
+    own = own.with_columns(
+        pl.when(pl.col("source") == "telemetry").then(pl.col("variance") + unseen**2).otherwise("variance")
+    ).drop("told")
     rows = pl.concat([own, node]).sort(*by, "source", "mean", "samples").with_columns(precision=1 / pl.col("variance"))
     weight = pl.col("precision").sum()
     mean = (pl.col("precision") * pl.col("mean")).sum() / weight

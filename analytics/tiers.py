@@ -58,7 +58,7 @@ def slow_findings(speeds: pl.DataFrame, gpus: pl.DataFrame, new: pl.DataFrame, *
     `log_speed` of this window, null for results. The class in which the GPU is worst counts. Nothing is judged without
     an interval. Slow is a GPU that is both `slow_high` and further from typical than its peers are from each other. To
     begin, the window itself must be slow too: one wild window would else be judged again and again, for as long as it
-    colours the estimate.
+    colours the estimate. N results that say so need no window: slow silicon shows in no clock.
     """
     margin = limits.clear_high - limits.slow_high
     rows = _with_usual(speeds, gpus, limits=limits)
@@ -72,6 +72,7 @@ def slow_findings(speeds: pl.DataFrame, gpus: pl.DataFrame, new: pl.DataFrame, *
         pl.col("low").filter(gpu).min().alias("low"),
         *(pl.col(name).filter(gpu).min().alias(name) for name in ("high", "begins", "stays")),
         *(pl.col(name).filter(node).min().alias(f"node_{name}") for name in ("high", "begins", "stays")),
+        pl.col("results").filter(gpu & (pl.col("begins") < limits.slow_high)).max().fill_null(0).alias("slow_results"),
     )
     rows = new.join(gpus.select("gpu_uuid", "a_slow", "a_very_slow", "a_node_slow"), on="gpu_uuid").join(
         worst, on="gpu_uuid", how="left"
@@ -80,7 +81,7 @@ def slow_findings(speeds: pl.DataFrame, gpus: pl.DataFrame, new: pl.DataFrame, *
 
     def below(begins: str, stays: str, limit: float, code: str) -> pl.Expr:
         counts = pl.col(f"a_{code}")
-        itself = (pl.col("log_speed").exp() < limit).fill_null(value=True)
+        itself = (pl.col("log_speed").exp() < limit).fill_null(value=True) | (pl.col("slow_results") >= limits.need)
         return pl.when(counts).then(pl.col(stays) < limit + margin).otherwise((pl.col(begins) < limit) & itself)
 
     return rows.select(

@@ -5,9 +5,11 @@ To change how much goes into one message: `batch_s`, or `MAX_ROWS` for its limit
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from telemetry.records import SampleBatch, Value
 
+T = TypeVar("T")
 MAX_ROWS = 8_192  #: rows in one message: about 0.6 MB compressed, below what a log takes
 
 
@@ -71,10 +73,15 @@ def join(parts: Sequence[SampleBatch]) -> SampleBatch:
         places = [place[gpu] for gpu in part.gpus]
         index += [places[i] for i in part.gpu]
         for name, values in columns.items():
-            # not +=, which a numpy array answers by adding numbers
-            values.extend(part.columns[name] if name in part.columns else [None] * len(part))
-    times = [time for part in parts for time in part.time_ns]
+            values += _plain(part.columns[name]) if name in part.columns else [None] * len(part)
+    times = [time for part in parts for time in _plain(part.time_ns)]
     return replace(parts[0], gpus=gpus, time_ns=times, gpu=index, columns=columns)
+
+
+def _plain(values: Sequence[T]) -> list[T]:
+    """The values as a list of Python's own numbers, also of an array (whose `+` adds, and whose items stay its own)."""
+    plain: list[T] = values.tolist() if hasattr(values, "tolist") else list(values)
+    return plain
 
 
 def halves(batch: SampleBatch) -> tuple[SampleBatch, SampleBatch]:

@@ -90,6 +90,22 @@ def test_a_gpu_is_slow_only_if_its_peers_differ_less_among_each_other() -> None:
     assert scorer.tier(last) == "degraded"
 
 
+def test_results_find_who_is_slow_at_a_normal_clock() -> None:
+    """Windows between the results neither acquit nor convict; one wild result alone convicts nobody."""
+    scorer = Scorer(fleet(4))
+    for at in range(30):
+        scorer.window(busy_rows(scorer.gpus), at=at)
+        if at % 6 == 0:
+            slow = {"g0-0": 1.12, "g1-1": 1.12 if at == 12 else 1.0}
+            rows = [
+                {"subject": gpu, "value": 600 * slow.get(gpu, 1.0), "time_ns": START_NS + at * WINDOW_NS}
+                for gpu in scorer.gpus["gpu_uuid"]
+            ]
+            scorer.measurements(*rows, as_of=START_NS + (at + 1) * WINDOW_NS)
+    assert (scorer.tier("g0-0"), scorer.codes("g0-0")) == ("degraded", ["slow"])
+    assert others(scorer) <= {"premium", "standard"}
+
+
 def test_many_slow_gpus_do_not_hide_one_another() -> None:
     """With a third of the peers 10 per cent slow, each of them is called slow."""
     scorer = Scorer(fleet(4))

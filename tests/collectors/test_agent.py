@@ -489,7 +489,8 @@ def test_what_waits_too_long_goes_out_alone() -> None:
 def test_joining_takes_numbers_in_any_buffer() -> None:
     """Parts whose columns are numpy arrays are joined row by row, and can be sent."""
     plain = batch(samples=3)
-    arrays = {name: np.asarray(values, dtype=np.float32) for name, values in plain.columns.items()}
+    kinds = {"sm_clock_mhz": np.uint16, "power_w": np.float32}
+    arrays = {name: np.asarray(values, dtype=kinds[name]) for name, values in plain.columns.items()}
     made = replace(plain, columns=arrays, gpu=np.asarray(plain.gpu, dtype=np.uint16), time_ns=np.asarray(plain.time_ns))
     joined = join([made, plain, made])
     assert len(joined) == 3 * len(plain)

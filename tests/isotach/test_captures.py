@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-
 from support.processes import Processes, Server, free_port, processes
 
 pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("site")]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
 from support.processes import Processes, Server, free_port, processes, run
 
 pytestmark = pytest.mark.processes

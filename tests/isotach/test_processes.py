@@ -76,7 +76,7 @@ def site(tmp_path: Path, breakable_broker: Broker) -> Iterator[Site]:
 
 
 def test_no_window_is_lost_or_doubled_through_kills_and_an_outage(site: Site, breakable_broker: Broker) -> None:
-    """Windows and scores are those of an undisturbed run, though processes of each role and the broker die meanwhile."""
+    """Windows and scores are those of an undisturbed run though processes of each role and the broker die meanwhile."""
     start_ns = int(site.start.timestamp()) * 10**9
     last_ns = last_window_ns(start_ns=start_ns, seconds=SECONDS, lateness_s=LATENESS_S, window_s=WINDOW_S)
     replicas = {name: site.serve(name) for name in site.ports}
