@@ -42,6 +42,9 @@ def main() -> int:
             figures[name] = _in_a_process(name, quick=chosen.quick)
         except NotHere as error:
             absent[name] = str(error)
+    if chosen.json:
+        found = {name: [as_json(figure) for figure in some] for name, some in figures.items()}
+        chosen.json.write_text(json.dumps({"machine": where, "quick": chosen.quick, "figures": found}, indent=1) + "\n")
     print(table([figure for found in figures.values() for figure in found]))
     print()
     for name, reason in absent.items():
@@ -49,9 +52,6 @@ def main() -> int:
     for name, text in where.items():
         print(f"- {name}: {text}")
     print(f"- duration: {time.monotonic() - began:.0f} s{', quick sizes' if chosen.quick else ''}")
-    if chosen.json:
-        found = {name: [as_json(figure) for figure in some] for name, some in figures.items()}
-        chosen.json.write_text(json.dumps({"machine": where, "quick": chosen.quick, "figures": found}, indent=1) + "\n")
     return 2 if absent else 0
 
 

@@ -5,7 +5,7 @@ To time another size: `SIZES`.
 
 import gc
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import polars as pl
@@ -14,6 +14,8 @@ from analytics import scoring
 from benchmarks import Figure
 from benchmarks.scored import gpus_table, nodes_table, step, uuids, windows
 from benchmarks.timing import milliseconds
+from streams import Message, Outgoing
+from streams.materialise import tables_of
 from streams.records import encode_rows
 from streams.topics import SCORES as TOPIC
 from telemetry.tables import SCORES
@@ -50,6 +52,12 @@ def figures(*, quick: bool) -> Iterator[Figure]:
                 more_is_better=False,
             )
             yield Figure(
+                name="materialiser: those messages to checked rows",
+                unit="ms",
+                values=milliseconds(found["read"]),
+                more_is_better=False,
+            )
+            yield Figure(
                 name="a new scorer takes over: state from the rows",
                 unit="ms",
                 values=milliseconds(found["restore"]),
@@ -61,7 +69,7 @@ def _steps(gpus: int, times: int) -> dict[str, list[float]]:
     """CPU seconds of each part of each step."""
     names = uuids(gpus)
     inventory = gpus_table(gpus, names=names), nodes_table(gpus)
-    found: dict[str, list[float]] = {"judging": [], "rows": [], "messages": [], "restore": []}
+    found: dict[str, list[float]] = {"judging": [], "rows": [], "messages": [], "read": [], "restore": []}
     rows_s: list[float] = []
     original = scoring.scores_of
     scoring.scores_of = _timed(original, rows_s)  # the one part of a step that is worth a figure of its own
@@ -78,11 +86,25 @@ def _steps(gpus: int, times: int) -> dict[str, list[float]]:
             found["judging"].append(whole - rows_s[-1])
             found["rows"].append(rows_s[-1])
             if gpus <= 100_000:
+                messages = _as_read(encode_rows(SCORES, scored.scores, topic=TOPIC, key="gpu_uuid"))
                 found["messages"].append(_cpu_s(encode_rows, SCORES, scored.scores, topic=TOPIC, key="gpu_uuid"))
+                found["read"].append(_cpu_s(_read, messages))
                 found["restore"].append(_cpu_s(scoring.restore, scored.scores))
     finally:
         scoring.scores_of = original
     return found
+
+
+def _as_read(written: Sequence[Outgoing]) -> list[Message]:
+    return [
+        Message(topic=one.topic, partition=0, offset=i, time_ns=0, key=one.key, headers=one.headers, value=one.value)
+        for i, one in enumerate(written)
+    ]
+
+
+def _read(messages: Sequence[Message]) -> None:
+    for i in range(0, len(messages), 5_000):  # as many as it takes at once
+        tables_of(messages[i : i + 5_000])
 
 
 def _timed(function: Callable[..., pl.DataFrame], seconds: list[float]) -> Callable[..., pl.DataFrame]:

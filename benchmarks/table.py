@@ -58,8 +58,9 @@ def _alternative(figure: Figure) -> str:
     if figure.alternative is None or not figure.alternative_values:
         return ""
     other, middle = median(figure.alternative_values), median(figure.values)
-    ratio = middle / other if figure.more_is_better else other / middle
-    return f"{figure.alternative}: {number(other)} ({ratio:.1f} x)"
+    better, worse = (middle, other) if figure.more_is_better else (other, middle)
+    ratio = f" ({better / worse:.1f} x)" if worse else ""  # nothing came of one of them: there is no ratio
+    return f"{figure.alternative}: {number(other)}{ratio}"
 
 
 def number(value: float) -> str:
