@@ -170,7 +170,7 @@ class _Scorer:
             self._score(
                 windows=due.rows,
                 window_start_ns=due.window_start_ns,
-                as_of_ns=self._as_of_ns,
+                as_of_ns=due.window_end_ns,  # not an event's time: of windows that are made up for nobody is late
                 complete=due.complete,
             )
             self._counters.add("scored_windows", label="yes" if due.complete else "no")

@@ -313,6 +313,21 @@ def test_gpus_that_say_nothing_become_unknown(site: Site) -> None:
         eventually(lambda: {score["tier"] for score in site.scores().values()} == {"unknown"}, "unknown tiers")
 
 
+def test_nobody_is_unknown_because_windows_are_made_up_for(site: Site) -> None:
+    """After a pause of the scorer a new event is heard before the old windows: they do not look silent for that."""
+    with running(run_score_job, site.transport, **site.job()):
+        for at in range(3):
+            site.whole(at)
+        eventually(lambda: site.applied() == 2, "the first windows")
+    for at in range(3, 12):
+        site.whole(at)
+    site.send(event("xid", "GPU-003", code=31, time_ns=START + 20 * WINDOW_NS))
+    with running(run_score_job, site.transport, **site.job()):
+        eventually(lambda: site.applied() == 11, "the windows of the pause")
+    assert "unknown" not in {change["to_tier"] for change in site.transitions()}
+    assert "unknown" not in {score["tier"] for score in site.scores().values()}
+
+
 def test_empty_windows_of_an_empty_fleet_are_not_scored(site: Site) -> None:
     """Before anything was ever seen, empty windows move nothing: a recording of last month can still be scored."""
     with running(run_score_job, site.transport, **site.job()):
