@@ -74,7 +74,7 @@ SETTINGS: tuple[Setting, ...] = (
     _s("session_timeout_s", "number", 10.0, "s", ("window", "score"), "A job that is silent for this long loses its partitions to the others.", low=1, high=1_800),
     _s("server", "text", "http://127.0.0.1:8470", "URL", ("agent", "replay", *READERS, "doctor"), "Address of an Isotach API."),
     _s("token", "text", "", "", (*SERVERS, "agent", "replay", *READERS), "Bearer token that agents present and servers ask for. Empty: none is asked for.", secret=True),
-    _s("token_file", "file", None, "file", (*SERVERS, "agent", "replay", *READERS), "File that holds the token."),
+    _s("token_file", "file", None, "file", (*SERVERS, "agent", "replay", *READERS), "File that holds the token; without it the environment variable ISOTACH_TOKEN does."),
     _s("host", "text", "127.0.0.1", "address", SERVERS, "Address the API listens on. Beyond loopback only if you say so."),
     _s("port", "integer", 8470, "port", (*SERVERS, "demo"), "Port the API listens on.", low=0, high=65_535),
     _s("metrics_host", "text", "127.0.0.1", "address", ("agent", "window", "score"), "Address of the process's own Prometheus metrics."),

@@ -49,7 +49,7 @@ def command(
         answers.close()
     from isotach import printing
 
-    printing.ranking(answer, by=by, form=form)
+    printing.ranking(answer, by="block" if path == "/v1/blocks" else by, form=form)
 
 
 def _question(by: str, workload_class: str | None, gpus: int | None, limit: int) -> tuple[str, dict[str, Any]]:
@@ -57,6 +57,6 @@ def _question(by: str, workload_class: str | None, gpus: int | None, limit: int)
         if gpus is not None:
             raise click.UsageError("--gpus ranks sets of GPUs: give --by node or a level of the topology with it")
         return "/v1/gpus", {"class": workload_class, "limit": limit}
-    if by == "node":
-        return "/v1/nodes", {"class": workload_class, "gpus": gpus, "limit": limit}
+    if by == "node" and gpus is None:
+        return "/v1/nodes", {"class": workload_class, "limit": limit}
     return "/v1/blocks", {"level": by, "class": workload_class, "gpus": gpus, "limit": limit}

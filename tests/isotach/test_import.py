@@ -204,6 +204,10 @@ def test_nodes_and_levels_are_ranked_from_a_store(tmp_path: Path) -> None:
     assert [(block["value"], block["gpus"]) for block in blocks] == [("leaf1", "8"), ("leaf2", "8")]
     few = list(csv.DictReader(run("rank", "--store", store, "--format", "csv", "--limit", 3).stdout.splitlines()))
     assert [row["gpu_uuid"] for row in few] == ["GPU-0", "GPU-1", "GPU-2"]
+    fit = ranked(store, "--by", "node", "--gpus", 4)
+    assert [node["value"] for node in fit] == ["n0", "n1", "n2", "n3"]
+    assert ranked(store, "--by", "node", "--gpus", 5) == []
+    assert "n0" in run("rank", "--store", store, "--by", "node", "--gpus", 4).stdout
     table = run("rank", "--store", store).stdout
     assert "16 of 16" in table
     wrong = run("rank", "--store", store, "--by", "rack")
