@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 MAX_BYTES = 128 << 20  #: kept in all, compressed copies included
 MAX_ANSWERS = 4_096  #: kept in all
-ROUTE = "isotach_route"  #: where in the scope the route's template is, when no router has seen the request
+ROUTE = "isotach_route"  #: where in the scope the route's template is, as the documentation writes it
 _TRIES = 3  #: builds that may be overtaken by the clock one after the other
 _WORTH_COMPRESSING = 1_024
 _TAG = re.compile(rb'(?:W/)?"([^"]*)"')

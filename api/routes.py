@@ -12,6 +12,7 @@ from fastapi import FastAPI, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from api import models
+from api.answers import ROUTE
 from api.endpoint import Endpoint
 from api.messages import TOPICS
 from api.metrics import CONTENT_TYPE, Metrics
@@ -25,6 +26,7 @@ def add_get(app: FastAPI, endpoint: Endpoint, handler: Handler) -> None:
     """A GET route with its HEAD twin, documented from the endpoint."""
 
     async def get(request: Request) -> Response:
+        request.scope[ROUTE] = endpoint.path
         return await handler(request)
 
     documented: dict[int | str, dict[str, Any]] = {
@@ -35,9 +37,11 @@ def add_get(app: FastAPI, endpoint: Endpoint, handler: Handler) -> None:
     names = [part[1:-1] for part in endpoint.path.split("/") if part.startswith("{")]
     if names:
         documented[404] = {"model": models.Error, "description": "Nothing of that name is known."}
+    # Names may hold slashes: a GPU known by its index is `node/3`.
+    path = endpoint.path.replace("}", ":path}")
     in_path = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in names]
     app.add_api_route(
-        endpoint.path,
+        path,
         get,
         methods=["GET"],
         summary=endpoint.summary,
@@ -47,7 +51,7 @@ def add_get(app: FastAPI, endpoint: Endpoint, handler: Handler) -> None:
         openapi_extra={"parameters": [*in_path, *(one.openapi() for one in endpoint.parameters)]},
         operation_id=endpoint.path.strip("/").replace("/", "_").replace("{", "").replace("}", ""),
     )
-    app.add_api_route(endpoint.path, get, methods=["HEAD"], include_in_schema=False, response_model=None)
+    app.add_api_route(path, get, methods=["HEAD"], include_in_schema=False, response_model=None)
 
 
 def add_post(app: FastAPI, handler: Handler) -> None:

@@ -53,7 +53,7 @@ def import_file(
     topology: Path | None,
 ) -> None:
     """Read the file into the store and say what was read; raises IsotachError when nothing of it could be used."""
-    console = Console(stderr=True)
+    console = Console(stderr=True, soft_wrap=True)  # a path that is broken in two cannot be copied
     table = scan(file)
     places = None if topology is None else read_topology(topology)
     clock, rejected = RecordedClock(), Rejected()

@@ -36,7 +36,7 @@ def test_every_route_has_summary_model_and_example(document: dict[str, Any]) -> 
 
 def test_every_route_and_parameter_is_on_the_page(store: Store) -> None:
     """docs/api.md names each route under its own heading, and each parameter."""
-    routes = [route.path for route in create_app(store).routes if isinstance(route, APIRoute)]
+    routes = [route.path_format for route in create_app(store).routes if isinstance(route, APIRoute)]
     assert [path for path in routes if f"`{path}`" not in PAGE and f" {path}`" not in PAGE] == []
     for endpoint in ENDPOINTS:
         section = PAGE.partition(f"## `GET {endpoint.path}`")[2].partition("\n## ")[0]

@@ -235,3 +235,12 @@ def test_a_quarantined_gpu_stays_so_when_it_falls_silent() -> None:
         with served(create_app(store, clock_ns=clock, stale_after_s=120)) as client:
             tiers = {one["gpu_uuid"]: one["tier"] for one in get(client, "/v1/gpus")["items"]}
     assert tiers == {"GPU-0": "quarantine", "GPU-1": "unknown"}
+
+
+def test_a_gpu_whose_name_holds_a_slash_can_be_asked_for() -> None:
+    """GPUs known by their index are named node/3: their detail is there, encoded or not."""
+    with Store(None) as store:
+        store.write({"scores": scores([{"gpu_uuid": "n1/3", "node": "n1"}])})
+        with served(create_app(store)) as client:
+            for path in ("/v1/gpus/n1/3", "/v1/gpus/n1%2F3"):
+                assert client.get(path).json()["score"]["gpu_uuid"] == "n1/3"
