@@ -15,7 +15,12 @@ from support.kafka import Broker
 from support.processes import Process, Processes, Server, free_port, processes
 from support.undisturbed import Outcome, last_window_ns, outcome_of, undisturbed
 
-pytestmark = [pytest.mark.processes, pytest.mark.kafka, pytest.mark.xdist_group("site")]
+pytestmark = [
+    pytest.mark.processes,
+    pytest.mark.kafka,
+    pytest.mark.xdist_group("site"),
+    pytest.mark.timeout(600),
+]
 
 SECONDS, SPEED, SEED = 700, 10, 7
 OUTAGE_S = 20.0
@@ -101,6 +106,7 @@ def test_no_window_is_lost_or_doubled_through_kills_and_an_outage(site: Site, br
     for agent in agents:
         assert agent.wait() == 0
     site.all.until(lambda: site.windows_scored() >= site.last_ns, "the last window is scored")
+    site.all.until(site.server("replica-a").ready, "the restarted replica is ready")
     rankings = site.all.until(lambda: same_rankings(site), "both replicas give the same ranking")
     assert len(rankings["items"]) == 96
 

@@ -4,6 +4,7 @@ To run another command: `Processes.start`; to ask a server something: `Server`.
 """
 
 import contextlib
+import ctypes
 import json
 import os
 import signal
@@ -17,8 +18,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-PATIENCE_S = 60.0
+PATIENCE_S = 150.0  #: for a machine that has other things to do, too
 TAIL = 2_500
+PR_SET_PDEATHSIG = 1
 
 
 class Process:
@@ -35,6 +37,7 @@ class Process:
                 stderr=subprocess.STDOUT,
                 env=clean_environment(**environment),
                 start_new_session=True,
+                preexec_fn=_end_with_parent,
             )
 
     @property
@@ -169,6 +172,12 @@ def run(*arguments: object, environment: Mapping[str, str] | None = None, patien
 def clean_environment(**added: str) -> dict[str, str]:
     """This process's environment without settings of Isotach, and with these."""
     return {name: value for name, value in os.environ.items() if not name.startswith("ISOTACH_")} | added
+
+
+def _end_with_parent() -> None:
+    """Linux: kill the process when the test run that started it is killed itself."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def free_port() -> int:
