@@ -16,12 +16,12 @@ LIBRARIES = (
 
 def machine() -> Mapping[str, str]:
     """Processor, cores, memory, Python, libraries, and how busy it was: call it before anything is measured."""
-    load = ", ".join(f"{one:.2f}" for one in os.getloadavg()) if hasattr(os, "getloadavg") else "unknown"
+    load = ", ".join(f"{one:.2f}" for one in os.getloadavg())
     return {
         "processor": processor(),
         "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
         "memory": f"{_memory_bytes() / 2**30:.0f} GiB",
-        "system": f"{platform.system()} {platform.release()}",
+        "system": platform.system(),
         "python": platform.python_version(),
         "libraries": ", ".join(f"{name} {_version(name)}" for name in LIBRARIES),
         "load average at the start": load,
