@@ -24,16 +24,17 @@ def command(**values: Any) -> None:
     from streams.score import run_score_job
 
     counters = Counters()
-    with stop_on_signals() as stop, roles.metrics_of(values, counters):
+    with stop_on_signals() as stop:
         transport = roles.kafka(values)
-        work = Roles(stop)
-        work.start(
-            "score",
-            lambda stop: run_score_job(
-                transport, member=roles.member("score"), grace_s=values["grace_s"], stop=stop, counters=counters
-            ),
-        )
         try:
-            work.wait()
+            with roles.metrics_of(values, counters):  # who answers there has found Kafka
+                work = Roles(stop)
+                work.start(
+                    "score",
+                    lambda stop: run_score_job(
+                        transport, member=roles.member("score"), grace_s=values["grace_s"], stop=stop, counters=counters
+                    ),
+                )
+                work.wait()
         finally:
             transport.close()

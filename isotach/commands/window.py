@@ -25,23 +25,24 @@ def command(**values: Any) -> None:
     from streams.window import run_window_job
 
     counters = Counters()
-    with stop_on_signals() as stop, roles.metrics_of(values, counters):
+    with stop_on_signals() as stop:
         transport = roles.kafka(values)
-        work = Roles(stop)
-        work.start(
-            "window",
-            lambda stop: run_window_job(
-                transport,
-                member=roles.member("window"),
-                window_s=values["window_s"],
-                lateness_s=values["lateness_s"],
-                idle_s=values["idle_s"],
-                max_skew_s=values["max_skew_s"],
-                stop=stop,
-                counters=counters,
-            ),
-        )
         try:
-            work.wait()
+            with roles.metrics_of(values, counters):  # who answers there has found Kafka
+                work = Roles(stop)
+                work.start(
+                    "window",
+                    lambda stop: run_window_job(
+                        transport,
+                        member=roles.member("window"),
+                        window_s=values["window_s"],
+                        lateness_s=values["lateness_s"],
+                        idle_s=values["idle_s"],
+                        max_skew_s=values["max_skew_s"],
+                        stop=stop,
+                        counters=counters,
+                    ),
+                )
+                work.wait()
         finally:
             transport.close()

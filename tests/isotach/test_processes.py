@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -22,10 +23,11 @@ pytestmark = [
     pytest.mark.timeout(600),
 ]
 
-SECONDS, SPEED, SEED = 700, 10, 7
+SECONDS, SPEED, SEED = 1_000, 10, 7
 OUTAGE_S = 20.0
+REPLICAS = ("replica-a", "replica-b")
 # What the first agent to come back sends makes older samples of the others late: longer than the outage, at this speed.
-WINDOW_S, LATENESS_S = 30.0, SPEED * (OUTAGE_S + 15)
+WINDOW_S, LATENESS_S = 30.0, SPEED * (OUTAGE_S + 40)
 
 
 class Site:
@@ -38,14 +40,31 @@ class Site:
         self.start = start
         self.start_ns = int(start.timestamp()) * 10**9
         self.last_ns = last_window_ns(start_ns=self.start_ns, seconds=SECONDS, lateness_s=LATENESS_S, window_s=WINDOW_S)
-        self.ports = {"replica-a": free_port(), "replica-b": free_port()}
+        self.ports = {name: free_port() for name in REPLICAS}
 
     def window(self, name: str) -> Process:
         times = ("--window-s", WINDOW_S, "--lateness-s", LATENESS_S, "--idle-s", 3_600)
-        return self.all.start(name, "window", *self.log, *self.session, *times)
+        return self.job(name, "window", *times)
 
     def score(self, name: str) -> Process:
-        return self.all.start(name, "score", *self.log, *self.session)
+        return self.job(name, "score")
+
+    def job(self, name: str, role: str, *settings: object) -> Process:
+        """A window or score process; `up` waits until it has found Kafka."""
+        self.ports[name] = free_port()
+        return self.all.start(name, role, *self.log, *self.session, "--metrics-port", self.ports[name], *settings)
+
+    def up(self, *names: str) -> None:
+        """Wait until these processes answer."""
+        for name in names:
+            server, path = self.server(name), "/readyz" if name in REPLICAS else "/metrics"
+            self.all.until(partial(server.answers, path), f"{name} is up")
+
+    def counts(self, name: str, metric: str) -> bool:
+        """Whether a process has counted something of this name."""
+        text = self.server(name).fetch("/metrics")[1].decode()
+        found = [line for line in text.splitlines() if line.startswith(f"isotach_jobs_{metric}")]
+        return any(float(line.split()[-1]) > 0 for line in found)
 
     def serve(self, name: str) -> Process:
         store = self.all.folder / f"{name}.duckdb"
@@ -77,27 +96,29 @@ class Site:
 @pytest.fixture
 def site(tmp_path: Path, breakable_broker: Broker) -> Iterator[Site]:
     """A site of which nothing has been started."""
-    start = datetime.fromtimestamp(int(time.time()) // 30 * 30 - SECONDS - 300, UTC)
+    start = datetime.fromtimestamp(int(time.time()) // 30 * 30 - SECONDS - 320, UTC)
     with processes(tmp_path) as all_of_them:
         yield Site(all_of_them, breakable_broker, f"chaos-{time.time_ns()}-", start)
 
 
 def test_no_window_is_lost_or_doubled_through_kills_and_an_outage(site: Site, breakable_broker: Broker) -> None:
     """Windows and scores are those of an undisturbed run though processes of each role and the broker die meanwhile."""
-    replicas = {name: site.serve(name) for name in site.ports}
-    site.all.until(lambda: all(site.server(name).ready() for name in site.ports), "both replicas are ready")
+    replicas = {name: site.serve(name) for name in REPLICAS}
     windows = [site.window("window-1"), site.window("window-2")]
     scorers = [site.score("score-1"), site.score("score-2")]
+    site.up(*REPLICAS, "window-1", "window-2", "score-1", "score-2")
     agents = [site.agent(f"{i}/3") for i in range(3)]
 
     site.all.until(lambda: site.server("replica-b").total() == 96, "every GPU is known")
     windows[0].kill()  # before any window has closed
     windows.append(site.window("window-3"))
+    site.up("window-3")
+    site.all.until(lambda: site.counts("window-3", "messages_total"), "window-3 has partitions")
     breakable_broker.stop()
     time.sleep(OUTAGE_S)  # the disaster itself
     breakable_broker.start()
     site.all.until(lambda: site.windows_scored() > 0, "the first window is scored")
-    next(one for one in scorers if "is the active scorer" in one.output).kill()
+    next(one for one in scorers if site.counts(one.name, "scorer_active")).kill()
     replicas["replica-a"].kill()
     site.further(1, "the active scorer and a replica were killed")
     site.serve("replica-a")
@@ -106,14 +127,14 @@ def test_no_window_is_lost_or_doubled_through_kills_and_an_outage(site: Site, br
     for agent in agents:
         assert agent.wait() == 0
     site.all.until(lambda: site.windows_scored() >= site.last_ns, "the last window is scored")
-    site.all.until(site.server("replica-a").ready, "the restarted replica is ready")
+    site.up("replica-a")
     rankings = site.all.until(lambda: same_rankings(site), "both replicas give the same ranking")
     assert len(rankings["items"]) == 96
 
     expected = undisturbed(
         "small", start_ns=site.start_ns, seconds=SECONDS, seed=SEED, window_s=WINDOW_S, lateness_s=LATENESS_S
     )
-    for name in site.ports:
+    for name in REPLICAS:
         running = [one for one in site.all.running() if one.name == name]
         assert [one.stop() for one in running] == [0]
         same_outcome(outcome_of(site.all.folder / f"{name}.duckdb"), expected, site.last_ns)
@@ -121,7 +142,7 @@ def test_no_window_is_lost_or_doubled_through_kills_and_an_outage(site: Site, br
 
 def same_rankings(site: Site) -> dict[str, object] | None:
     """The ranking of every GPU once both replicas answer with the same bytes and the same tag."""
-    first, second = (site.server(name).fetch("/v1/gpus?limit=0") for name in site.ports)
+    first, second = (site.server(name).fetch("/v1/gpus?limit=0") for name in REPLICAS)
     return json.loads(first[1]) if first == second else None
 
 

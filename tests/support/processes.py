@@ -145,8 +145,12 @@ class Server:
 
     def ready(self) -> bool:
         """Whether /readyz says so; false while nobody listens."""
+        return self.answers("/readyz")
+
+    def answers(self, path: str) -> bool:
+        """Whether a path is answered with 200; false while nobody listens."""
         try:
-            self.fetch("/readyz")
+            self.fetch(path)
         except OSError:
             return False
         return True
