@@ -192,6 +192,9 @@ def _csv(table: TableFile) -> Iterator[pl.DataFrame]:
     try:
         with _open(table.path, table.gzipped) as file:
             _skip_header(file)
+            while not (ahead := file.peek(1)).strip():  # nothing or blank lines
+                if not file.read(len(ahead)):
+                    return  # before Arrow sees it: its readahead of nothing may outlive the process, and abort it
             reader = pyarrow.csv.open_csv(
                 file,
                 read_options=pyarrow.csv.ReadOptions(

@@ -125,6 +125,7 @@ HEADER = ("gpu", "node", "value", "timestamp")
 REFUSED: Mapping[str, tuple[Sequence[Sequence[object]], Sequence[object], str]] = {
     "empty": ([], ["--unit", "ms"], "is empty"),
     "only a header": ([HEADER], ["--unit", "ms"], "none of its rows could be used"),
+    "blank lines": ([HEADER, (), ()], ["--unit", "ms"], "none of its rows could be used"),
     "wrong column": ([HEADER, ("GPU-1", "n", 1, 1)], ["--unit", "ms", "--columns", "value=valeu"], "mean 'value'"),
     "wrong role": ([HEADER, ("GPU-1", "n", 1, 1)], ["--unit", "ms", "--columns", "speed=value"], "speed"),
     "no pair": ([HEADER, ("GPU-1", "n", 1, 1)], ["--unit", "ms", "--columns", "value"], "expected role=COLUMN"),
