@@ -5,6 +5,7 @@ To name another library: one entry in `LIBRARIES`.
 
 import os
 import platform
+import time
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
@@ -24,8 +25,23 @@ def machine() -> Mapping[str, str]:
         "system": platform.system(),
         "python": platform.python_version(),
         "libraries": ", ".join(f"{name} {_version(name)}" for name in LIBRARIES),
+        "yardstick at the start": yardstick(),
         "load average at the start": load,
     }
+
+
+def yardstick() -> str:
+    """What two plain things take now: shared machines differ by half from one hour to the next, without any load."""
+    start = time.process_time()
+    total = 0
+    for number in range(10_000_000):
+        total += number
+    added = time.process_time()
+    source = bytearray(200_000_000)
+    filled = time.process_time()
+    bytes(source)
+    copied = time.process_time()
+    return f"ten million additions in Python {added - start:.2f} s, a copy of 200 MB {copied - filled:.2f} s"
 
 
 def processor() -> str:

@@ -4,6 +4,7 @@ To time another size: `SIZES`.
 """
 
 import gc
+import resource
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -43,6 +44,14 @@ def figures(*, quick: bool) -> Iterator[Figure]:
             unit="ms",
             values=milliseconds(found["rows"]),
             more_is_better=False,
+        )
+        yield Figure(
+            name="most memory that the process ever held",
+            unit="GB",
+            values=[resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9],
+            more_is_better=False,
+            reference=8.0 if gpus > 100_000 else None,
+            reference_of="what a scorer of that size may take" if gpus > 100_000 else "",
         )
         if gpus <= 100_000:
             yield Figure(
