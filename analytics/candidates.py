@@ -134,16 +134,16 @@ def _with_rest(
     *,
     tried: int = 3,
 ) -> Candidates:
-    """The same sets with a node that has what is still missing: the next whole one, and the `tried` best and fullest."""
+    """The same sets with what is still missing from one more node: the next whole one, the `tried` best and fullest."""
     floor = vacancy.floor
-    open_ = (rest > 0) & (nodes > 0)
+    unfinished = (rest > 0) & (nodes > 0)
     ranked = floor.ranked[level]
     free = np.ones(len(floor.nodes), dtype=np.bool_)
     free[used] = False
     ranked = ranked[free[ranked]]
     group = floor.group(level)[ranked]
     block = np.minimum(np.searchsorted(names, group), len(names) - 1)
-    fits = (names[block] == group) & open_[block] & (vacancy.count[ranked] >= rest[block])
+    fits = (names[block] == group) & unfinished[block] & (vacancy.count[ranked] >= rest[block])
     node, block = ranked[fits], block[fits]
     if not len(node):
         return _none()

@@ -33,12 +33,13 @@ _CHUNK = 2_048  # rows worked on at once: what fits a cache
 class Floor:
     """Nodes by name, their healthy GPUs best first, and the distribution of each one's slowdown. Read-only.
 
-    Per GPU, node by node: `uuid`, `node` (index), `mean` and `sd` of its log slowdown, `shared` (only its node's results
-    speak of it), `tier` (index in TIERS), and `below`: log P(this and the better GPUs of its node all stay below each of
-    `points`). Per node: `first` its first GPU, `healthy` how many it has, `size` how many it should have, `kind` its peer
-    group (index in `kinds`), `whole` the row of `below` of all its GPUs, `pace` their expected slowdown by `points`.
-    `row_of` and `node_of` find a GPU and a node by name. `ranked`: per level, nodes that have a block there, block by block and kind by kind, best pace
-    of all their healthy GPUs first; `scattered`: the same of GPUs, best first.
+    Per GPU, node by node: `uuid`, `node` (index), `mean` and `sd` of its log slowdown, `shared` (only its node's
+    results speak of it), `tier` (index in TIERS), `below`: log P(this and the better GPUs of its node all stay below
+    each of `points`), and `pace`: the slowdown of these together that follows from it. Per node: `first` its first GPU,
+    `healthy` how many it has, `size` how many it should have, `kind` its peer group (index in `kinds`), `whole` the row
+    of `below` of all its GPUs. `row_of` and `node_of` find a GPU and a node by name. Per level: `ranked` has the nodes
+    with a block there, block by block and kind by kind, best pace of all their healthy GPUs first; `scattered` the same
+    of GPUs, best first.
     """
 
     workload_class: str

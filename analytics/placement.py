@@ -72,15 +72,15 @@ def placements(
 ) -> pl.DataFrame:
     """Rows of PLACEMENTS: at most `limit` choices for a job of `gpus` GPUs, or of `nodes` full nodes of `node_gpus`.
 
-    Each choice lies in one block, at `level` at the most `within`; what it costs is the expected slowdown of a synchronous
+    Each choice lies in one block, at `level`, at the most `within`. It costs the expected slowdown of a synchronous
     job there (`analytics.slowdown`: the slowest of its GPUs, all with their intervals) times the factor of that level
     (`analytics.locality`). Ordered by cost, then nearer level, then fewer `spare_gpus`: PAL's walk over locality x
-    variability (arXiv 2408.11919), with any number of levels and without its bins. A job goes onto whole free nodes and
+    variability (arXiv 2408.11919) with any number of levels and without its bins. A job goes onto whole free nodes and
     at most one part of a node; only with `split` onto any GPUs of a block. All GPUs of a choice are of one peer group.
 
-    With a `tolerance` choices that cost at most (1 + tolerance) times the best come first, the nearest level first, then
-    fewest spare GPUs, then the slowest: it keeps the best GPUs and whole nodes for those who need them. One block is
-    listed once. Raises BadInput for arguments that make no sense; no choice at all is an empty frame.
+    With a `tolerance`, choices that cost at most (1 + tolerance) times the best come first: the nearest level first,
+    then fewest spare GPUs, then the slowest, which keeps the best GPUs and whole nodes for those who need them. One
+    block is listed once. Raises BadInput for arguments that make no sense; no choice at all is an empty frame.
     """
     size = _size(gpus, nodes, node_gpus)
     _check_range("tolerance", tolerance, 0, 10)
@@ -101,13 +101,13 @@ def placements(
     chosen, sets = _sets(found, order, int(np.argmin(cost)), vacancy, whole, limit=limit)
     slowdown = _exactly(floor, sets)
     cost = np.round(slowdown * charge[found.level[chosen]], _DECIMALS)
-    order = _once(found, chosen, _order(found, cost, chosen, tolerance))[:limit]
+    shown = _once(found, chosen, _order(found, cost, chosen, tolerance))[:limit]
     if tolerance > 0:
-        most = cost.min() * (1 + tolerance)
-        for row in order:
+        most = float(cost.min() * (1 + tolerance))
+        for row in shown:
             if found.level[chosen[row]] == 0 and cost[row] <= most and found.spare[chosen[row]] > 0:
                 sets[row], slowdown[row] = _slower(vacancy, sets[row], slowdown[row], most)
-    return _frame(floor, found, [(int(chosen[row]), sets[row], float(slowdown[row])) for row in order], charge)
+    return _frame(floor, found, [(int(chosen[row]), sets[row], float(slowdown[row])) for row in shown], charge)
 
 
 def replacements(
@@ -249,8 +249,8 @@ def _exactly(floor: Floor, sets: Sequence[Indices]) -> Floats:
 def _that_matter(floor: Floor, gpu: Indices, *, few: int = 256, surely: float = 7.0) -> Indices:
     """Of a large set the GPUs that could be its slowest: the others stay below whatever the slowest will be.
 
-    Where log P(the slowest is below a point) is still under -20, a GPU that lies `surely` standard deviations under that
-    point changes nothing.
+    Where log P(the slowest is below a point) is still under -20, a GPU that lies `surely` standard deviations below
+    that point changes nothing.
     """
     if len(gpu) <= few:
         return gpu

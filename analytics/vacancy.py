@@ -17,9 +17,10 @@ from telemetry.tables import TIERS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vacancy:
-    """`free` GPUs in the floor's order (`open`: the same as flags), per node how many (`count`) and where they begin (`first`) in `free`.
+    """`free` GPUs in the floor's order (`open`: the same as flags).
 
-    `whole`: all GPUs that the node should have are free. `touched`: some healthy GPUs of the node are not.
+    Per node how many (`count`), where they begin in `free` (`first`), whether they are all that the node should have
+    (`whole`), and whether some healthy ones are not free (`touched`).
     """
 
     floor: Floor
@@ -34,7 +35,7 @@ class Vacancy:
     def best(self, node: Indices, size: Indices) -> Indices:
         """The `size` best free GPUs of each of these nodes, one after the other, as indices into the floor."""
         offsets = np.arange(int(size.sum())) - np.repeat(np.cumsum(size) - size, size)
-        return self.free[np.repeat(self.first[node], size) + offsets]
+        return np.asarray(self.free[np.repeat(self.first[node], size) + offsets])
 
     def pace(self, node: Indices, size: Indices) -> Floats:
         """Expected slowdown by the floor's points of the `size` best free GPUs of each node, which has so many."""
@@ -61,7 +62,7 @@ class Vacancy:
         rows = floor.below[np.minimum(floor.first[node] + size - 1, len(floor.below) - 1)]
         touched = np.flatnonzero(self.touched[node])
         if not len(touched):
-            return rows
+            return np.asarray(rows)
         sizes = size[touched]
         gpu = self.best(node[touched], sizes)
         starts = np.cumsum(sizes) - sizes
@@ -73,7 +74,7 @@ class Vacancy:
         own = floor.below[gpu] - np.where((gpu == floor.first[floor.node[gpu]])[:, None], 0, floor.below[gpu - 1])
         own[shared & (nth > 1)] = 0
         rows[touched] = np.add.reduceat(own, starts, axis=0)
-        return rows
+        return np.asarray(rows)
 
     def _first_shared(self) -> Indices:
         found = np.zeros(len(self.floor.nodes), dtype=np.int64)
