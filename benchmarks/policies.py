@@ -4,6 +4,7 @@ To add a policy: a class with `place`, one line in `POLICIES`.
 """
 
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Protocol
 
 import numpy as np
@@ -70,7 +71,7 @@ class PmFirst:
     """
 
     def __init__(self, known: Mapping[str, Known], seed: int) -> None:
-        self._score = {kind: _binned(np.exp(one.raw)) for kind, one in known.items()}
+        self._score = {kind: _binned(tuple(np.exp(one.raw))) for kind, one in known.items()}
 
     def place(self, count: int, kind: str, free: Gpus) -> tuple[Gpus, float | None]:
         """See Policy."""
@@ -86,8 +87,8 @@ class PmFirst:
 class Pal(PmFirst):
     """PAL's walk over locality x variability, the lowest product first (arXiv 2408.11919, hal-uw/blox-pal).
 
-    For jobs of 2 to 4 GPUs: for each bin V, inside a node (V x 1) or anywhere (V x 1.7), GPUs with a score of V at most.
-    Other jobs are placed as PM-First places them.
+    For jobs of 2 to 4 GPUs: for each bin V, inside a node (V x 1) or anywhere (V x 1.7), GPUs with a score of at most
+    V. Other jobs are placed as PM-First places them.
     """
 
     def place(self, count: int, kind: str, free: Gpus) -> tuple[Gpus, float | None]:
@@ -152,8 +153,10 @@ POLICIES: Mapping[str, Callable[[Mapping[str, Known], int], Policy]] = {
 """Every policy by the name that figures give it."""
 
 
-def _binned(slowdown: Floats) -> Floats:
+@cache
+def _binned(slowdowns: tuple[float, ...]) -> Floats:
     """Each GPU's K-means centre over the median centre."""
+    slowdown = np.array(slowdowns)
     values = slowdown.reshape(-1, 1)
     usual = values[(slowdown <= slowdown.mean() + 3 * slowdown.std())]
     most = min(10, len(np.unique(usual)) - 1)

@@ -37,22 +37,22 @@ class Known:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """`truth`: per class the slowdown of each GPU, its median run over that of the typical GPU. GPU i is on node i // 4."""
+    """`truth`: per class the slowdown of each GPU, its median run over the typical GPU's. GPU i is on node i // 4."""
 
     truth: Mapping[str, Floats]
     single: Mapping[str, Known]
     median: Mapping[str, Known]
 
 
-def cluster_of(folder: Path, *, seed: int) -> Cluster:
-    """16 nodes drawn from each profile; what single runs are worth is learned from the nodes that were not drawn.
+def cluster_of(files: Mapping[str, Path], *, seed: int) -> Cluster:
+    """16 nodes drawn from each profile (`files` by name); the others teach what single runs are worth.
 
     Few nodes are in all three profiles here, so each class has nodes of its own, whole ones.
     """
     random = np.random.default_rng(seed)
     truth, single, median = {}, {}, {}
     for name, (file, synchronous) in PROFILES.items():
-        runs, medians = _runs(folder / file, random)
+        runs, medians = _runs(files[file], random)
         order = random.permutation(len(runs))
         here, others = order[:NODES], order[NODES:]
         truth[name] = np.exp(medians[here]).ravel()
@@ -88,6 +88,4 @@ def _known(here: Floats, runs: Floats, medians: Floats, synchronous: bool) -> Kn
     mean = y.mean() + slope * (new - x.mean())
     sd = float(np.std(y - slope * x, ddof=2) * np.sqrt(1 + 1 / len(x)))
     each = NODE_GPUS if synchronous else 1
-    return Known(
-        raw=here.ravel(), mean=np.repeat(mean, each), sd=np.full(here.size, max(sd, 1e-4)), shared=synchronous
-    )
+    return Known(raw=here.ravel(), mean=np.repeat(mean, each), sd=np.full(here.size, max(sd, 1e-4)), shared=synchronous)
