@@ -38,7 +38,7 @@ class Policy(Protocol):
 class Packed:
     """The node with the fewest free GPUs that are enough; else as few nodes as possible (PAL's baseline)."""
 
-    def __init__(self, known: Mapping[str, Known], seed: int) -> None:
+    def __init__(self, known: Mapping[str, Known], *, seed: int, move: bool) -> None:
         """Knows nothing."""
 
     def place(self, count: int, kind: str, free: Gpus) -> tuple[Gpus, float | None]:
@@ -55,7 +55,7 @@ class Packed:
 class Random:
     """Any free GPUs."""
 
-    def __init__(self, known: Mapping[str, Known], seed: int) -> None:
+    def __init__(self, known: Mapping[str, Known], *, seed: int, move: bool) -> None:
         self._random = np.random.default_rng(seed)
 
     def place(self, count: int, kind: str, free: Gpus) -> tuple[Gpus, float | None]:
@@ -70,7 +70,7 @@ class PmFirst:
     from 2 to 10, and GPUs beyond three standard deviations get bins of their own.
     """
 
-    def __init__(self, known: Mapping[str, Known], seed: int) -> None:
+    def __init__(self, known: Mapping[str, Known], *, seed: int, move: bool) -> None:
         self._score = {kind: _binned(tuple(np.exp(one.raw))) for kind, one in known.items()}
 
     def place(self, count: int, kind: str, free: Gpus) -> tuple[Gpus, float | None]:
@@ -115,42 +115,56 @@ class Pal(PmFirst):
 
 
 class Ours:
-    """`analytics.placement` on scores with intervals, split jobs allowed, tolerance 1 %."""
+    """`analytics.placement` on scores with intervals, split jobs allowed.
 
-    tolerance = 0.01
+    Where jobs stay, tolerance is 1 %, which keeps good GPUs and whole nodes for later jobs; where all are placed anew
+    at every event there is nothing to keep, and it is 0.
+    """
 
-    def __init__(self, known: Mapping[str, Known], seed: int) -> None:
+    def __init__(self, known: Mapping[str, Known], *, seed: int, move: bool) -> None:
         self._floors = {kind: _floor(kind, one) for kind, one in known.items()}
-        self._told: dict[tuple[int, str, bytes], tuple[Gpus, float | None]] = {}
+        self._tolerance = 0.0 if move else 0.01
 
     def place(self, count: int, kind: str, free: Gpus) -> tuple[Gpus, float | None]:
         """See Policy."""
-        key = (count, kind, free.tobytes())
-        if key not in self._told:
-            floor = self._floors[kind]
-            busy = np.setdiff1d(np.arange(len(floor.uuid)), free)
-            best = placements(
-                floor,
-                gpus=count,
-                split=True,
-                tolerance=self.tolerance,
-                penalties={"fleet": ACROSS},
-                exclude_gpus=[f"{gpu:03d}" for gpu in busy],
-                limit=1,
-            ).row(0, named=True)
-            gpus = sorted(int(gpu) for node in best["nodes"] for gpu in node["gpus"])
-            self._told[key] = np.array(gpus), best["expected_slowdown"]
-        return self._told[key]
+        floor = self._floors[kind]
+        busy = np.setdiff1d(np.arange(len(floor.uuid)), free)
+        best = placements(
+            floor,
+            gpus=count,
+            split=True,
+            tolerance=self._tolerance,
+            penalties={"fleet": ACROSS},
+            exclude_gpus=[f"{gpu:03d}" for gpu in busy],
+            limit=1,
+        ).row(0, named=True)
+        gpus = sorted(int(gpu) for node in best["nodes"] for gpu in node["gpus"])
+        return np.array(gpus), best["expected_slowdown"]
 
 
-POLICIES: Mapping[str, Callable[[Mapping[str, Known], int], Policy]] = {
+POLICIES: Mapping[str, Callable[..., Policy]] = {
     "packed": Packed,
     "random": Random,
     "PM-First": PmFirst,
     "PAL": Pal,
     "ours": Ours,
 }
-"""Every policy by the name that figures give it."""
+"""Every policy by the name that figures give it; made of (known, seed=, move=)."""
+
+
+class Remembered:
+    """A policy that is not asked the same question twice."""
+
+    def __init__(self, policy: Policy) -> None:
+        self._policy = policy
+        self._told: dict[tuple[int, str, bytes], tuple[Gpus, float | None]] = {}
+
+    def place(self, count: int, kind: str, free: Gpus) -> tuple[Gpus, float | None]:
+        """See Policy."""
+        key = (count, kind, free.tobytes())
+        if key not in self._told:
+            self._told[key] = self._policy.place(count, kind, free)
+        return self._told[key]
 
 
 @cache
