@@ -169,7 +169,7 @@ def _with_rest(
     )
 
 
-def _scattered(vacancy: Vacancy, level: int, gpus: int, *, tried: int = 12) -> Candidates:
+def _scattered(vacancy: Vacancy, level: int, gpus: int, *, tried: int = 8) -> Candidates:
     """The best GPUs of each group wherever they are, for the `tried` groups whose slowest one of them is best.
 
     PAL's walk in order of the slowest GPU, cut off there.

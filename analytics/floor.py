@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 Singles = NDArray[np.float32]
 Flags = NDArray[np.bool_]
 
-POINTS = 160
+POINTS = 112
 """Slowdowns at which every GPU's distribution is known: sets are compared by them, and the answer is then computed."""
 
 _REACH, _STEP = 9.0, 1 / 512  # log CDF of a normal by linear interpolation: wrong by 5e-7 at most
