@@ -49,7 +49,7 @@ def commands() -> str:
         "What `isotach COMMAND --help` prints. Every command exits with status 0 when it did what was asked, 1 with",
         "one line on standard error when it could not, 2 when the command line was wrong.",
     ]
-    context = click.Context(cli, info_name="isotach", **cli.context_settings)
+    context = click.Context(cli, info_name="isotach", max_content_width=110)
     for name, summary in COMMANDS.items():
         command = cli.get_command(context, name)
         if command is None:
