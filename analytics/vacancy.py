@@ -31,6 +31,7 @@ class Vacancy:
     whole: Flags
     touched: Flags
     _paces: dict[int, Floats] = field(default_factory=dict, compare=False, repr=False)
+    _rows: dict[int, tuple[Indices, Singles]] = field(default_factory=dict, compare=False, repr=False)
 
     def best(self, node: Indices, size: Indices) -> Indices:
         """The `size` best free GPUs of each of these nodes, one after the other, as indices into the floor."""
@@ -52,29 +53,42 @@ class Vacancy:
         floor, able = self.floor, np.flatnonzero(self.count >= size)
         pace = np.full(len(floor.nodes), np.inf)
         pace[able] = floor.pace[floor.first[able] + size - 1]
-        touched = able[self.touched[able]]
-        pace[touched] = expected(self.rows(touched, np.full(len(touched), size)), floor.points)
+        touched, rows = self._touched_rows(size)
+        pace[touched] = expected(rows, floor.points)
         return pace
 
     def rows(self, node: Indices, size: Indices) -> Singles:
         """log P(the `size` best free GPUs of the node all stay below each point), one row per node; size is not 0."""
         floor = self.floor
         rows = floor.below[np.minimum(floor.first[node] + size - 1, len(floor.below) - 1)]
-        touched = np.flatnonzero(self.touched[node])
-        if not len(touched):
-            return np.asarray(rows)
-        sizes = size[touched]
-        gpu = self.best(node[touched], sizes)
-        starts = np.cumsum(sizes) - sizes
+        touched = self.touched[node]
+        for one in np.unique(size[touched]).tolist():
+            nodes, known = self._touched_rows(one)
+            place = np.flatnonzero(touched & (size == one))
+            rows[place] = known[np.searchsorted(nodes, node[place])]
+        return np.asarray(rows)
+
+    def _touched_rows(self, size: int) -> tuple[Indices, Singles]:
+        """Touched nodes with `size` free GPUs, ascending, and the rows of the best of these: added up anew."""
+        if size not in self._rows:
+            nodes = np.flatnonzero(self.touched & (self.count >= size))
+            self._rows[size] = nodes, self._added(nodes, size)
+        return self._rows[size]
+
+    def _added(self, nodes: Indices, size: int) -> Singles:
+        floor = self.floor
+        if not len(nodes):
+            return np.empty((0, len(floor.points)), dtype=np.float32)
+        gpu = self.best(nodes, np.full(len(nodes), size))
+        starts = np.arange(len(nodes)) * size
         shared = floor.shared[gpu]
         seen = np.cumsum(shared)
-        nth = seen - np.repeat(seen[starts] - shared[starts], sizes)
+        nth: Indices = seen - np.repeat(seen[starts] - shared[starts], size)
         # Of GPUs that share their node's result the first one carries it, whichever of them are free.
         gpu = np.where(shared, self._first_shared()[floor.node[gpu]], gpu)
         own = floor.below[gpu] - np.where((gpu == floor.first[floor.node[gpu]])[:, None], 0, floor.below[gpu - 1])
         own[shared & (nth > 1)] = 0
-        rows[touched] = np.add.reduceat(own, starts, axis=0)
-        return np.asarray(rows)
+        return np.asarray(np.add.reduceat(own, starts, axis=0))
 
     def _first_shared(self) -> Indices:
         found = np.zeros(len(self.floor.nodes), dtype=np.int64)
