@@ -54,7 +54,7 @@ def rank_blocks(
     Raises BadInput for a class or level that does not exist, or a job of fewer than one GPU.
     """
     _check(workload_class, gpus)
-    members = _members(topology)
+    members = members_of(topology)
     if level is not None and level not in (NODE, FLEET) and not members.filter(pl.col("level") == level).height:
         there = [NODE, *members["level"].unique(maintain_order=True).to_list(), FLEET]
         raise BadInput("unknown_level", f"no level {level!r} in the topology; there are {', '.join(there)}")
@@ -87,7 +87,7 @@ def rank_nodes(
     parsed = _parsed(scores["speeds"])
     table = _worst_tiers(scores)
     for name in CLASSES:
-        rows = _level(_slowdowns(scores, parsed, name), _members(frame_of_no_topology()), NODE, None, None)
+        rows = _level(_slowdowns(scores, parsed, name), members_of(frame_of_no_topology()), NODE, None, None)
         one = rows.select(pl.col("value").alias("node"), pl.col("expected_slowdown").alias(f"slowdown_{name}"))
         if name == workload_class:
             one = one.with_columns(rows.select("gpus", "healthy_gpus", "expected_slowdown", "slowest_gpu", "as_of_ns"))
@@ -109,11 +109,12 @@ def rank_nodes(
 
 
 def gpu_slowdowns(scores: pl.DataFrame, *, workload_class: str) -> pl.DataFrame:
-    """One row per scored GPU: gpu_uuid, node, as_of_ns, healthy, and its log slowdown in the class as mean and sd.
+    """One row per scored GPU: gpu_uuid, node, as_of_ns, healthy, shared, and its log slowdown in the class as mean, sd.
 
     From the class's entry in `speeds`: mean = -ln speed, sd = (ln high - ln low) / (2 x 1.6449). A GPU without an
     entry is typical: mean 0, sd = the predictive spread of its peer group in that class (spread of the means and mean
     interval together, at least `MIN_TYPICAL_SD`), or `TYPICAL_SD` if fewer than `MIN_PEERS` peers have evidence.
+    `shared`: only results of the whole node speak of it, so that the node's GPUs are one unknown and not several.
     Ordered by mean, sd, then uuid, so that nothing after it depends on the order or the names of the rows.
     """
     return _slowdowns(scores, _parsed(scores["speeds"]), workload_class)
@@ -121,12 +122,15 @@ def gpu_slowdowns(scores: pl.DataFrame, *, workload_class: str) -> pl.DataFrame:
 
 def _slowdowns(scores: pl.DataFrame, parsed: Sequence[object], workload_class: str) -> pl.DataFrame:
     """`gpu_slowdowns` from the parsed JSON of `speeds`."""
-    speed, low, high = _class_speeds(parsed, workload_class)
+    speed, low, high, shared = _class_speeds(parsed, workload_class)
     own = (pl.col("workload_class") == workload_class) if "workload_class" in scores.columns else pl.lit(value=False)
     known = scores.select("gpu_uuid", "node", "as_of_ns", "peer_group", "tier", own.alias("own"), *_primary(scores))
     known = known.with_columns(
-        pl.coalesce(series, pl.when("own").then(pl.col(primary)).otherwise(None)).alias(series.name)
-        for series, primary in ((speed, "speed"), (low, "speed_low"), (high, "speed_high"))
+        shared,
+        *(
+            pl.coalesce(series, pl.when("own").then(pl.col(primary)).otherwise(None)).alias(series.name)
+            for series, primary in ((speed, "speed"), (low, "speed_low"), (high, "speed_high"))
+        ),
     )
     usable = (pl.col("class_speed") > 0) & pl.col("class_speed").is_finite()
     width = pl.col("class_high").log() - pl.col("class_low").log()
@@ -144,6 +148,7 @@ def _slowdowns(scores: pl.DataFrame, parsed: Sequence[object], workload_class: s
             "node",
             "as_of_ns",
             healthy=pl.col("tier").is_in(HEALTHY).fill_null(value=False),
+            shared=pl.col("shared") & pl.col("mean").is_not_null() & pl.col("node").is_not_null(),
             mean=pl.col("mean").fill_null(0.0),
             sd=pl.coalesce("sd", "typical", pl.lit(TYPICAL_SD)),
         )
@@ -194,18 +199,19 @@ def _loaded(text: str) -> object:
         return None
 
 
-def _class_speeds(parsed: Sequence[object], workload_class: str) -> tuple[pl.Series, pl.Series, pl.Series]:
-    """speed, low and high of one class; null where a row has none."""
+def _class_speeds(parsed: Sequence[object], workload_class: str) -> tuple[pl.Series, pl.Series, pl.Series, pl.Series]:
+    """speed, low and high of one class, null where a row has none, and whether they are those of its whole node."""
     entries = [row.get(workload_class) if isinstance(row, dict) else None for row in parsed]
     found = [entry if isinstance(entry, dict) else {} for entry in entries]
     speed, low, high = (
         pl.Series(f"class_{name}", [entry.get(name) for entry in found], dtype=pl.Float64, strict=False)
         for name in ("speed", "low", "high")
     )
-    return speed, low, high
+    shared = pl.Series("shared", [entry.get("source") == "node" for entry in found], dtype=pl.Boolean)
+    return speed, low, high, shared
 
 
-def _members(topology: pl.DataFrame) -> pl.DataFrame:
+def members_of(topology: pl.DataFrame) -> pl.DataFrame:
     """node, level, value, nearest level first; a node once a level; `node` and `fleet` are ours."""
     levels = topology.group_by("level").agg(pl.col("position").mean()).sort("position", "level")
     order = pl.DataFrame(
@@ -254,7 +260,8 @@ def _counts(inside: pl.DataFrame) -> pl.DataFrame:
 
 def _expected(chosen: pl.DataFrame, by: str) -> pl.DataFrame:
     """expected_slowdown and slowest_gpu of each group of GPUs, which come ordered by mean and sd."""
-    runs = chosen.sort(by, maintain_order=True)
+    first = pl.int_range(pl.len()).over(by, "node") == 0  # GPUs that share their node's result are one unknown
+    runs = chosen.filter(~pl.col("shared") | first).sort(by, maintain_order=True)
     groups = runs.group_by(by, maintain_order=True).agg(size=pl.len(), slowest_gpu=pl.col("gpu_uuid").last())
     starts = (groups["size"].cum_sum() - groups["size"]).cast(pl.Int64).to_numpy()
     value = expected_slowdown(runs["mean"].to_numpy(), runs["sd"].to_numpy(), starts.astype(np.intp))

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from starlette.exceptions import HTTPException
 
 from analytics.store import Store
-from api import blocks, gpus, models, nodes, tiers, transitions
+from api import blocks, gpus, models, nodes, placements, tiers, transitions
 from api.answers import Answers, Built, Shortcut
 from api.endpoint import Endpoint, Site, Values
 from api.fleet import Fleets
@@ -24,11 +24,11 @@ from api.metrics import Counted, Metrics
 from api.page import add_page
 from api.parameters import parse
 from api.refusal import Refused, answer
-from api.routes import add_get, add_post, add_probes
+from api.routes import add_get, add_post, add_probes, add_question
 from api.warm import kept_warm
 from telemetry.errors import StoreError
 
-_NOUNS = (gpus, nodes, blocks, tiers, transitions)
+_NOUNS = (gpus, nodes, blocks, placements, tiers, transitions)
 ENDPOINTS: tuple[Endpoint, ...] = tuple(endpoint for noun in _NOUNS for endpoint in noun.ENDPOINTS)
 """Every GET route under /v1."""
 
@@ -69,6 +69,7 @@ def create_app(
     app.add_middleware(Counted, metrics=metrics, monotonic=time.perf_counter)
     for endpoint in ENDPOINTS:
         add_get(app, endpoint, partial(_get, site=site, answers=answers, endpoint=endpoint))
+    add_question(app, placements.QUESTION, partial(placements.answer_placements, site=site))
     add_post(app, partial(take, ingest=ingest, token=token, metrics=metrics, threads=CapacityLimiter(THREADS)))
     add_probes(app, ready, metrics)
     add_page(app)

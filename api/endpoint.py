@@ -42,6 +42,19 @@ class Endpoint:
     warm: bool = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One POST route that only asks: a JSON body (`asked` is an example of it) that is too long for a query."""
+
+    path: str
+    summary: str
+    help: str
+    request: type[BaseModel]
+    asked: Mapping[str, Any]
+    model: type[BaseModel]
+    example: Mapping[str, Any]
+
+
 def listing(fleet: Fleet, items: Sequence[Mapping[str, Any]], total: int) -> Built:
     """The body of every list: when it is from, until when it holds, how many there are, and the items."""
     return Built(body={**fleet.envelope(), "total": total, "items": items}, expires_ns=fleet.expires_ns)

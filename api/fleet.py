@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 
 import polars as pl
 
+from analytics.floor import Floor, floor_of
 from analytics.frames import frame, schema
 from analytics.store import Store
 from analytics.topology import combine, from_inventory
@@ -42,6 +43,8 @@ class Fleet:
     stale: bool
     expires_ns: int
     orders: dict[str | None, pl.DataFrame] = field(default_factory=dict, compare=False, repr=False)
+    floors: dict[str, Floor] = field(default_factory=dict, compare=False, repr=False)
+    lock: threading.Lock = field(default_factory=threading.Lock, compare=False, repr=False)
 
     @property
     def scores(self) -> pl.DataFrame:
@@ -62,6 +65,16 @@ class Fleet:
         if known is None:
             known = self.orders[workload_class] = self._ranked(workload_class)
         return known
+
+    def floor(self, workload_class: str) -> Floor:
+        """The fleet as placements see it, made once for each class that is asked for."""
+        with self.lock:
+            known = self.floors.get(workload_class)
+            if known is None:
+                known = self.floors[workload_class] = floor_of(
+                    self.scores, self.topology, self.nodes, workload_class=workload_class
+                )
+            return known
 
     def _ranked(self, workload_class: str | None) -> pl.DataFrame:
         gpus = self.gpus if workload_class is None else _of_class(self.gpus, workload_class)
@@ -86,14 +99,22 @@ class Fleets:
         self._stale_after_ns = stale_after_ns
         self._lock = threading.Lock()
         self._last: Fleet | None = None
+        self._asked: set[str] = set()
 
     def current(self) -> Fleet:
         """The fleet now; raises StoreError."""
         with self._lock:
             last, now = self._last, self._clock_ns()
             if last is None or last.version != self._store.version_of(*TABLES) or now >= last.expires_ns:
+                self._asked |= set(last.floors) if last is not None else set()
                 last = self._last = self._made(now)
             return last
+
+    def warm(self) -> None:
+        """Make the floors of the classes that were asked for before, so that nobody waits for them."""
+        fleet = self.current()
+        for workload_class in sorted(self._asked):
+            fleet.floor(workload_class)
 
     def _made(self, now_ns: int) -> Fleet:
         version = self._store.version_of(*TABLES)

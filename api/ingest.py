@@ -12,6 +12,7 @@ from anyio.to_thread import run_sync
 from fastapi import Request, Response
 from starlette.datastructures import Headers
 
+from api.bodies import read_body
 from api.messages import TELEMETRY, TOPICS, Checked, check
 from api.metrics import Metrics
 from api.refusal import Refused
@@ -39,7 +40,7 @@ async def take(
     try:
         if topic not in TOPICS:
             raise BadInput("unknown_topic", f"topic {topic[:80]!r}; {', '.join(TOPICS)}")
-        body = await _body(request)
+        body = await read_body(request, most=MAX_VALUE_BYTES)
         key, headers = _message_headers(request.headers)
         accepted = await run_sync(_written, ingest, topic, key, headers, body, limiter=threads)
     except BadInput as error:
@@ -64,23 +65,6 @@ def _written(ingest: Ingest, topic: str, key: bytes | None, headers: Mapping[str
 def _allowed(header: str, token: str) -> bool:
     scheme, _, given = header.partition(" ")
     return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
-
-
-async def _body(request: Request) -> bytes:
-    """At most as many bytes as a message may have; what is larger is refused before it is read."""
-    announced = request.headers.get("content-length", "0")
-    if announced.isdigit() and int(announced) > MAX_VALUE_BYTES:
-        raise BadInput("too_large", f"body of {announced} bytes; at most {MAX_VALUE_BYTES}")
-    encoding = request.headers.get("content-encoding", "identity")
-    if encoding != "identity":
-        raise BadInput("unknown_content_type", f"content encoding {encoding[:80]!r}; send the body as it is")
-    parts, size = [], 0
-    async for part in request.stream():
-        size += len(part)
-        if size > MAX_VALUE_BYTES:
-            raise BadInput("too_large", f"body of more than {MAX_VALUE_BYTES} bytes")
-        parts.append(part)
-    return b"".join(parts)
 
 
 def _message_headers(headers: Headers) -> tuple[bytes | None, dict[str, bytes]]:

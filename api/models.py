@@ -104,6 +104,57 @@ NodeList = _list("NodeList", Node)
 
 Block = _row("Block", BLOCKS, BLOCKS.names)
 BlockList = _list("BlockList", Block)
+
+
+class NodeGpus(BaseModel):
+    """The GPUs of one node."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    node: str = Field(description="Node name.")
+    gpus: list[str] = Field(description="Their gpu_uuid.")
+
+
+class Placement(BaseModel):
+    """One choice for a job."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    rank: int = Field(description="1 is the one to take.")
+    level: str = Field(description="Level of the block that it lies in.")
+    value: str = Field(description="Which block of that level.")
+    expected_slowdown: float = Field(description="Of a synchronous job on these GPUs: the slowest sets the pace.")
+    locality_penalty: float = Field(description="Factor of a job spread over that level.")
+    cost: float = Field(description="expected_slowdown x locality_penalty.")
+    spare_gpus: int = Field(description="Free GPUs that it leaves on its nodes.")
+    slowest_gpu: str = Field(description="The GPU that holds it back.")
+    nodes: list[NodeGpus] = Field(description="The GPUs, node by node.")
+
+
+class PlacementList(Listing):
+    """Choices for a job, and what there was to choose from."""
+
+    total: int = Field(description="Choices in the list.")
+    workload_class: str = Field(description="Class that the slowdowns are of.")
+    free_gpus: int = Field(description="Healthy GPUs that were not excluded.")
+    free_nodes: int = Field(description="Nodes all of whose GPUs are free and healthy.")
+    items: list[Placement] = Field(description="The choices, the one to take first.")
+
+
+class Replacement(BaseModel):
+    """One node to take over."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    rank: int = Field(description="1 is the one to take.")
+    node: str = Field(description="Node name.")
+    level: str = Field(description="Nearest level that both nodes are in.")
+    value: str = Field(description="Which block of that level.")
+    expected_slowdown: float = Field(description="Of a synchronous job on the whole node.")
+    gpus: list[str] = Field(description="Its GPUs.")
+
+
+ReplacementList = _list("ReplacementList", Replacement)
 TransitionList = _list("TransitionList", Transition)
 
 

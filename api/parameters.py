@@ -26,6 +26,7 @@ class Parameter:
     low: int = 0
     high: int = 2**63 - 1
     example: str | int | None = None
+    required: bool = False
 
     def parse(self, text: str) -> str | int:
         """The value; raises Refused naming the parameter and what is allowed."""
@@ -53,7 +54,8 @@ class Parameter:
         if self.default is not None:
             schema["default"] = self.default
         shown = {"example": self.example} if self.example is not None else {}
-        return {"name": self.name, "in": "query", "required": False, "description": self.help, "schema": schema} | shown
+        told = {"required": self.required, "description": self.help, "schema": schema}
+        return {"name": self.name, "in": "query"} | told | shown
 
     def _refusal(self, text: str, allowed: str) -> Refused:
         return Refused(422, "bad_parameter", f"{self.name}={text[:80]!r} is not allowed: {allowed}")
@@ -72,6 +74,9 @@ def parse(query: bytes, parameters: Sequence[Parameter]) -> dict[str, Any]:
             raise Refused(422, "bad_parameter", f"{name} is given twice; once is allowed")
         seen.add(name)
         values[name] = known[name].parse(text)
+    for parameter in parameters:
+        if parameter.required and parameter.name not in seen:
+            raise Refused(422, "bad_parameter", f"{parameter.name} is needed: {parameter.help}")
     return values
 
 

@@ -32,6 +32,7 @@ REMEDIES: Mapping[str, str] = MappingProxyType(
         "unknown_parameter": "Leave it out, or use one of the parameters named.",
         "bad_parameter": "Use one of the values named.",
         "not_found": "GET /openapi.json lists every route.",
+        "unknown_node": "GET /v1/nodes?limit=0 lists every node.",
         "unknown_gpu": "GET /v1/gpus?limit=0 lists every GPU.",
         "method_not_allowed": "Use the method named in the Allow header.",
         "no_telemetry_here": "Post to a server that takes telemetry, or produce to Kafka.",

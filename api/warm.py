@@ -9,10 +9,13 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 
+from starlette.concurrency import run_in_threadpool
+
 from api.answers import Answers, Built, Key
 from api.endpoint import Endpoint, Site
 from api.parameters import parse
 from api.refusal import Refused
+from telemetry.errors import StoreError
 
 _LOG = logging.getLogger("isotach.api")
 
@@ -35,6 +38,8 @@ async def kept_warm(site: Site, answers: Answers, endpoints: Sequence[Endpoint])
             for key in dict.fromkeys([*common, *answers.wanted()]):
                 if key[0] in by_path:
                     await _rebuilt(site, answers, by_path[key[0]], key)
+            with suppress(StoreError):  # whoever asks next is told
+                await run_in_threadpool(site.fleets.warm)
 
     unsubscribe = site.store.subscribe(wake)
     changed.set()

@@ -48,6 +48,7 @@ BENCHMARKS: Mapping[str, str] = MappingProxyType(
         "transports": "benchmarks.transports:figures",
         "scoring": "benchmarks.scoring:figures",
         "blocks": "benchmarks.blocks:figures",
+        "placing": "benchmarks.placing:figures",
         "store": "benchmarks.store:figures",
         "api": "benchmarks.api:figures",
         "freshness": "benchmarks.freshness:figures",

@@ -19,10 +19,14 @@ NEVER_S = 100 * 365 * 86_400.0
 
 
 class Answers(Protocol):
-    """Answers GET requests of the API."""
+    """Answers requests of the API that only ask."""
 
     def get(self, path: str, parameters: Mapping[str, Any]) -> Any:
         """The decoded JSON; raises IsotachError with the server's own words when it refuses."""
+        ...
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """The same for a question that is asked with a JSON body; fields that are None are left out."""
         ...
 
     def close(self) -> None:
@@ -41,8 +45,18 @@ class ServerAnswers:
 
     def get(self, path: str, parameters: Mapping[str, Any]) -> Any:
         """See Answers."""
-        url = self._server + path + _query(parameters)
-        request = urllib.request.Request(url, headers=self._headers)  # noqa: S310 - the scheme is checked above
+        return self._asked(path + _query(parameters), None)
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """See Answers."""
+        return self._asked(path, _json(body))
+
+    def _asked(self, path: str, body: bytes | None) -> Any:
+        url, headers = (
+            self._server + path,
+            self._headers | ({} if body is None else {"Content-Type": "application/json"}),
+        )
+        request = urllib.request.Request(url, data=body, headers=headers)  # noqa: S310 - the scheme is checked above
         try:
             with urllib.request.urlopen(request, timeout=HTTP_TIMEOUT_S) as response:  # noqa: S310
                 return json.load(response)
@@ -76,10 +90,17 @@ class StoreAnswers:
 
     def get(self, path: str, parameters: Mapping[str, Any]) -> Any:
         """See Answers."""
-        status, body = asyncio.run(_call(self._app, path, _query(parameters).removeprefix("?")))
+        return self._asked("GET", path, _query(parameters).removeprefix("?"), b"")
+
+    def post(self, path: str, body: Mapping[str, Any]) -> Any:
+        """See Answers."""
+        return self._asked("POST", path, "", _json(body))
+
+    def _asked(self, method: str, path: str, query: str, body: bytes) -> Any:
+        status, answer = asyncio.run(_call(self._app, method, path, query, body))
         if status != 200:
-            raise _refusal(status, body)
-        return json.loads(body)
+            raise _refusal(status, answer)
+        return json.loads(answer)
 
     def close(self) -> None:
         """Close the store."""
@@ -96,6 +117,10 @@ def _query(parameters: Mapping[str, Any]) -> str:
     return "?" + urllib.parse.urlencode(pairs) if pairs else ""
 
 
+def _json(body: Mapping[str, Any]) -> bytes:
+    return json.dumps({name: value for name, value in body.items() if value is not None}).encode()
+
+
 def _refusal(status: int, body: bytes) -> IsotachError:
     try:
         error = json.loads(body)["error"]
@@ -104,12 +129,12 @@ def _refusal(status: int, body: bytes) -> IsotachError:
         return IsotachError(f"the server answered {status}")
 
 
-async def _call(app: Any, path: str, query: str) -> tuple[int, bytes]:
-    """One GET through an ASGI application, without a socket."""
+async def _call(app: Any, method: str, path: str, query: str, body: bytes) -> tuple[int, bytes]:
+    """One request through an ASGI application, without a socket."""
     status, chunks = 500, []
 
     async def receive() -> dict[str, Any]:
-        return {"type": "http.request", "body": b"", "more_body": False}
+        return {"type": "http.request", "body": body, "more_body": False}
 
     async def send(message: dict[str, Any]) -> None:
         nonlocal status
@@ -122,7 +147,7 @@ async def _call(app: Any, path: str, query: str) -> tuple[int, bytes]:
         "type": "http",
         "asgi": {"version": "3.0"},
         "http_version": "1.1",
-        "method": "GET",
+        "method": method,
         "scheme": "http",
         "path": urllib.parse.unquote(path),
         "raw_path": path.encode(),

@@ -37,6 +37,12 @@ def _reasons(row: Row) -> str:
     return ", ".join(str(reason.get("code", "")) for reason in row.get("reasons") or [])
 
 
+def _where(row: Row) -> str:
+    nodes = row.get("nodes") or []
+    shown = ", ".join(f"{one['node']} ({len(one['gpus'])})" for one in nodes[:8])
+    return shown + (f" and {len(nodes) - 8} more" if len(nodes) > 8 else "")
+
+
 def _of(name: str) -> Callable[[Row], str]:
     return lambda row: "-" if row.get(name) is None else str(row[name])
 
@@ -60,6 +66,24 @@ COLUMNS: Mapping[str, tuple[tuple[str, Callable[[Row], str]], ...]] = {
         ("slowdown", _slowdown),
         ("healthy", lambda row: f"{row.get('healthy_gpus', '-')}/{row.get('gpus', '-')}"),
         ("slowest GPU", _of("slowest_gpu")),
+    ),
+    "place": (
+        ("#", _of("rank")),
+        ("level", _of("level")),
+        ("block", _of("value")),
+        ("slowdown", _slowdown),
+        ("penalty", _of("locality_penalty")),
+        ("spare GPUs", _of("spare_gpus")),
+        ("nodes (GPUs)", _where),
+        ("slowest GPU", _of("slowest_gpu")),
+    ),
+    "replacement": (
+        ("#", _of("rank")),
+        ("node", _of("node")),
+        ("nearest level", _of("level")),
+        ("block", _of("value")),
+        ("slowdown", _slowdown),
+        ("GPUs", lambda row: str(len(row.get("gpus") or []))),
     ),
     "block": (
         ("#", _of("rank")),

@@ -49,7 +49,7 @@ LOG = ("agent", "window", "score", "serve", "replay", "doctor")
 JOBS = ("window", "score", "serve", "up")
 SERVERS = ("serve", "up")
 AGENTS = ("agent", "up")
-READERS = ("rank", "explain")
+READERS = ("rank", "explain", "place")
 
 
 def _s(
