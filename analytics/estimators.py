@@ -27,8 +27,8 @@ def hidden_loss(
     skips cycles: the reported clock stays, the power falls with the work not done. So power missing against the peers'
     median, beyond what a visibly lower clock explains (P ~ f^2.5), is time lost. Counts only where the GPU is `HOT_C`
     hotter than its peers, misses `MIN_DEFICIT` and `DEFICIT_SD` robust deviations of power, and the peers are at
-    the cap (`limit` unknown: taken to be). 0 where any of this is not known. Of Longhorn's V100 it finds the one that is
-    5 % slow at a normal clock; it cannot tell one that loses 2.4 % from one that reads the same and loses nothing.
+    the cap (`limit` unknown: taken to be). 0 where any of this is not known. Of Longhorn's V100 it finds the one that
+    is 5 % slow at a normal clock; it cannot tell one that loses 2.4 % from one that reads the same and loses nothing.
     """
 
     def middle(value: pl.Expr) -> pl.Expr:
@@ -64,7 +64,7 @@ def telemetry_speed(runs: pl.DataFrame, *, by: Sequence[str] = ("peer_group",), 
     )
     told = rows.group_by("gpu_uuid", *by).agg(
         pl.len().cast(pl.UInt32).alias("runs"),
-        (pl.col("clocked") + pl.col("hidden")).mean().alias("log_speed"),
+        (pl.col("clocked") + pl.col("hidden")).mean().round(9).alias("log_speed"),
         pl.col("hidden").mean(),
     )
     middle, peers = pl.col("log_speed").median().over(by), pl.col("log_speed").count().over(by)

@@ -105,13 +105,7 @@ def odd_settings(gpus: pl.DataFrame, *, by: Sequence[str] = ("model",), settings
         counts = told.group_by(*by, "_is").len().with_columns((pl.col("len") / pl.col("len").sum().over(by)).alias("s"))
         usual = counts.filter(pl.col("s") > ODD_SETTING_SHARE).select(*by, pl.col("_is").alias("_usual"))
         odd = told.join(usual, on=list(by), nulls_equal=True).filter(pl.col("_is") != pl.col("_usual"))
-        parts.append(
-            odd.select(
-                "gpu_uuid",
-                pl.lit(setting).alias("setting"),
-                pl.col("_is").cast(pl.String).alias("is"),
-                pl.col("_usual").cast(pl.String).alias("usual"),
-            )  # fmt: skip
-        )
+        texts = [pl.col("_is").cast(pl.String).alias("is"), pl.col("_usual").cast(pl.String).alias("usual")]
+        parts.append(odd.select("gpu_uuid", pl.lit(setting).alias("setting"), *texts))
     empty = pl.DataFrame(schema=dict.fromkeys(("gpu_uuid", "setting", "is", "usual"), pl.String()))
     return pl.concat([empty, *parts]).sort("gpu_uuid", "setting")

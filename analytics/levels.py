@@ -20,10 +20,10 @@ def levels(
 ) -> pl.DataFrame:
     """One row per name and node (level `node`), then per name and GPU (level `gpu`): effect, robust z, slow.
 
-    `values`: name (what was measured), node, slot, `value` (log speed, bigger is faster). A node's value is the median
-    of its GPUs, compared with the other nodes: a fault of the whole node, invisible inside it, is the node's. A GPU's is
-    what is left of it after its node's effect and its slot's (`groups.without_slots`), compared with all GPUs of that
-    name. `effect` is that difference, `z` it over max(1.4826 MAD, `floor`), null with fewer than `min_peers` compared.
+    `values`: name (what was measured), node, slot, `value` (log speed, bigger is faster). A node's value is the
+    median of its GPUs, compared with the other nodes: a fault of the whole node, invisible inside it, is the node's. A
+    GPU's is what is left of it after its node's effect and its slot's (`groups.without_slots`), compared with all GPUs
+    of that name. `effect` is that difference, `z` it over max(1.4826 MAD, `floor`), null with fewer than `min_peers`.
     `slow` needs both: `min_effect` lost and `min_z` standard deviations; six, since speeds have longer tails than a
     normal has. A node of one GPU has no GPU level of its own. Hampel 1974.
     """

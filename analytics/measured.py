@@ -5,6 +5,7 @@ To change what a result says: `summarise` (one GPU's results) or `estimates` (ag
 
 import polars as pl
 
+from analytics.ownership import node_only
 from analytics.shrinkage import median_variance, normal_equivalent, run_spread, shrunk
 
 RESULTS: dict[str, pl.DataType] = {
@@ -88,21 +89,41 @@ def estimates(summaries: pl.DataFrame, gpus: pl.DataFrame, *, min_peers: float =
     Peers are of one peer group, name, class and scope: each GPU's (or node's) median against the median of all those
     medians, then shrunk (`analytics/shrinkage.py`). The variance is the moderated run-to-run variance over the
     effective number of results, such that a normal interval of it covers as Student's t does. Null `mean` where there
-    are fewer than `min_peers` peers. `gpus`: gpu_uuid, node, peer_group.
+    are fewer than `min_peers` peers. Where GPUs of a node do not differ beyond their runs (`ownership.node_only`),
+    their results are taken as their node's, source and all: no GPU is singled out by its neighbours' noise. `gpus`:
+    gpu_uuid, node, peer_group.
     """
     rows = summaries.join(gpus.select("gpu_uuid", "node", "peer_group"), on="gpu_uuid")
-    subject = pl.when(pl.col("scope") == "node").then("node").otherwise("gpu_uuid").alias("subject")
-    rows = rows.with_columns(subject).sort("gpu_uuid")
-    # A node speaks once, whichever of its GPUs holds the results; the one that holds the most holds them all.
-    subjects = rows.sort("samples", descending=True, maintain_order=True).unique(
-        [*CONTEST, "subject"], keep="first", maintain_order=True
+    whole = rows.select(CONTEST).unique().filter(pl.col("scope") == "node")
+    alone = node_only(rows.filter((pl.col("scope") == "gpu") & pl.col("node").is_not_null()), by=CONTEST)
+    nodes = pl.concat([whole, alone]).with_columns(pl.lit(value=True).alias("of_node"))
+    rows = rows.join(nodes, on=CONTEST, how="left", nulls_equal=True).with_columns(
+        pl.col("of_node").fill_null(value=False)
     )
-    compared = _compared(subjects, min_peers=min_peers)
-    return rows.select("gpu_uuid", "subject", *CONTEST).join(compared, on=[*CONTEST, "subject"]).select(
+    subject = pl.when(pl.col("of_node")).then("node").otherwise("gpu_uuid").alias("subject")
+    rows = rows.with_columns(subject).filter(pl.col("subject").is_not_null()).sort("gpu_uuid")
+    compared = _compared(_subjects(rows), min_peers=min_peers)
+    return rows.select("gpu_uuid", "subject", "of_node", *CONTEST).join(compared, on=[*CONTEST, "subject"]).select(
         "gpu_uuid", "workload_class",
-        pl.when(pl.col("scope") == "node").then(pl.lit("node")).otherwise(pl.lit("measurement")).alias("source"),
+        pl.when(pl.col("of_node")).then(pl.lit("node")).otherwise(pl.lit("measurement")).alias("source"),
         "mean", "variance", "samples",
     ).sort("gpu_uuid", "workload_class", "source", "mean")  # fmt: skip
+
+
+def _subjects(rows: pl.DataFrame) -> pl.DataFrame:
+    """One row per contest and subject: who competes, with what all its results say together."""
+    keys = [*CONTEST, "subject"]
+    # A node speaks once, whichever of its GPUs holds the results; the one that holds the most holds them all.
+    once = rows.filter((pl.col("scope") == "node") | ~pl.col("of_node"))
+    once = once.sort("samples", descending=True, maintain_order=True).unique(keys, keep="first", maintain_order=True)
+    # Its GPUs' own results, where they say nothing but the node's: as many as one GPU has, since GPUs of one job agree.
+    freedom = (pl.col("weight") - 1).clip(lower_bound=0)
+    pooled = pl.when(freedom.sum() > 0).then((freedom * pl.col("run_variance").fill_null(0.0)).sum() / freedom.sum())
+    joint = rows.filter((pl.col("scope") == "gpu") & pl.col("of_node")).group_by(keys, maintain_order=True).agg(
+        pl.col("middle").median(), pl.col("weight").max(), pooled.alias("run_variance"), pl.col("samples").sum(),
+    )  # fmt: skip
+    columns = [*keys, "middle", "weight", "run_variance", "samples"]
+    return pl.concat([part.select(columns) for part in (once, joint)], how="vertical_relaxed")
 
 
 def _compared(subjects: pl.DataFrame, *, min_peers: float) -> pl.DataFrame:

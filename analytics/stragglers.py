@@ -21,10 +21,10 @@ def stragglers(
 
     `operations`: one row per operation with `stage`, `rank`, `step`, `optype`, `duration` (any one unit). Stages have
     different work (the last one holds the loss), so only ranks of one stage are compared, each with the median of the
-    *others*: nobody is in his own baseline. Columns: `steps`, `peers` (other ranks of the stage), `slowdown` (median over
-    steps, 1 is typical), `slow_steps_ratio` (steps in which it was slower by `min_effect`), `straggler`: at least
-    `min_effect` slower in the median and in `min_steps_ratio` of at least `min_steps` steps (N of M, as in windows). Null
-    without peers or steps enough: a stage of one rank cannot say. With one peer the slower of two is named.
+    *others*: nobody is in his own baseline. Columns: `steps`, `peers` (other ranks of the stage), `slowdown` (median
+    over steps, 1 is typical), `slow_steps_ratio` (steps in which it was slower by `min_effect`), `straggler`: at least
+    `min_effect` slower in the median and in `min_steps_ratio` of at least `min_steps` steps (N of M, as in windows).
+    Null without peers or steps enough: a stage of one rank cannot say. With one peer the slower of two is named.
     Method of comparison: Lin et al. 2025, "Understanding Stragglers in Large Model Training", arXiv:2505.05713.
     """
     work = operations.filter(pl.col("optype").cast(pl.String).is_in(list(COMPUTE)))

@@ -23,13 +23,10 @@ ECC = "monitor_gpu_corrected_ecc"
 def figures(path: Path) -> Iterator[Figure]:
     """All figures of the set."""
     rows = pl.read_csv(path, infer_schema_length=None)
+    keys = ["node", pl.col("gpu").alias("slot")]
+    names = (*NODE_NAMES, *GPU_NAMES)
     values = pl.concat(
-        [
-            rows.select(
-                pl.lit(name).alias("name"), "node", pl.col("gpu").alias("slot"), pl.col(name).cast(pl.Float64).alias("raw")
-            )
-            for name in (*NODE_NAMES, *GPU_NAMES)
-        ]  # fmt: skip
+        [rows.select(pl.lit(name).alias("name"), *keys, pl.col(name).cast(pl.Float64).alias("raw")) for name in names]
     ).with_columns(pl.when(pl.col("raw") > 0).then(pl.col("raw").log()).alias("value"))
     judged = levels(values)
     for names, level in ((NODE_NAMES, "node"), (GPU_NAMES, "gpu")):
@@ -52,7 +49,11 @@ def _found(values: pl.DataFrame, judged: pl.DataFrame, name: str, level: str) ->
         inside = judged.filter((pl.col("name") == name) & (pl.col("level") == "gpu"))
         inside = inside.join(rest.select("node"), on="node", how="semi")
         yield Figure(
-            set=SET, figure=f"{name}: GPUs of the other nodes called slow", value=_mean(inside), n=len(inside), high=REST
+            set=SET,
+            figure=f"{name}: GPUs of the other nodes called slow",
+            value=_mean(inside),
+            n=len(inside),
+            high=REST,
         )
 
 
@@ -72,7 +73,7 @@ def _range(rows: pl.DataFrame) -> Iterator[Figure]:
 
 
 def _highest(metric: str) -> float:
-    high = next(m.high for m in METRICS if m.name == metric)
+    high = METRICS[metric].high
     return float("inf") if high is None else float(high)
 
 

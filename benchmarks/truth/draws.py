@@ -34,7 +34,7 @@ def split(
 def ranking(
     runs: pl.DataFrame, predictors: dict[str, Predictor], *, count: int, draws: int, seed: int = 0
 ) -> tuple[dict[str, tuple[float, float]], int]:
-    """Spearman and slowest-decile overlap with the median of the other runs, means over the draws; and how many GPUs."""
+    """Spearman and slowest-decile overlap with the other runs' median, means over the draws; and how many GPUs."""
     rng = np.random.default_rng(seed)
     told: dict[str, list[tuple[float, float]]] = {name: [] for name in predictors}
     gpus = 0
@@ -55,7 +55,7 @@ def spearman(a: Floats, b: Floats) -> float:
 
 
 def overlap(said: Floats, true: Floats, *, share: float = 0.1) -> float:
-    """Share of the slowest tenth that is found among as many predicted slowest; ties at the edge count in proportion."""
+    """Share of the slowest tenth that is among as many predicted slowest; ties at the edge count in proportion."""
     size = max(1, round(share * len(true)))
     slow = true <= np.sort(true)[size - 1]
     edge = np.sort(said)[size - 1]
@@ -67,18 +67,25 @@ def overlap(said: Floats, true: Floats, *, share: float = 0.1) -> float:
 def measurement_results(runs: pl.DataFrame) -> pl.DataFrame:
     """Runs (gpu_uuid, time_ns, log_speed) as results of one probe."""
     return runs.select(
-        "gpu_uuid", pl.lit("gpu").alias("scope"), pl.lit("compute").alias("workload_class"), pl.lit("probe").alias("name"),
-        "time_ns", pl.col("log_speed").alias("value"),
+        "gpu_uuid", pl.lit("gpu").alias("scope"), pl.lit("compute").alias("workload_class"),
+        pl.lit("probe").alias("name"), "time_ns", pl.col("log_speed").alias("value"),
     ).sort(*measured.SERIES, "time_ns", "value")  # fmt: skip
 
 
 def coverage(
-    runs: pl.DataFrame, *, count: int, draws: int, seed: int = 0, later_min: int = LATER_MIN, in_time: bool = False
+    runs: pl.DataFrame,
+    *,
+    count: int,
+    draws: int,
+    seed: int = 0,
+    later_min: int = measured.LATER_RUNS,
+    in_time: bool = False,
 ) -> tuple[float | None, float | None, int]:
     """Share of GPUs whose other runs' median lies in the interval published from `count` runs; its width; pairs.
 
     Half of the GPUs, drawn anew each time, are judged; the other half lends its whole history, so that the run-to-run
-    spread is known from others. Runs have `peer_group`. The code is the scorer's own.
+    spread is known from others. Only GPUs with as many other runs as the interval speaks of. Runs have `peer_group`. The code
+    is the scorer's own.
     """
     rng = np.random.default_rng(seed)
     names = runs["gpu_uuid"].unique().sort()

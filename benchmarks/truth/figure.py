@@ -12,7 +12,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """`low` and `high` bound what it should be, ends included; neither: it is told, not judged. `n`: out of how many."""
+    """`low` and `high` bound what it should be, ends included; neither: told, not judged. `n`: out of how many."""
 
     set: str
     figure: str
@@ -42,12 +42,12 @@ class Figure:
             return self.value == self.equal
         if not isinstance(self.value, int | float):
             return False
-        shown = round(self.value, 3)
-        return (self.low is None or shown >= self.low) and (self.high is None or shown <= self.high)
+        shown = round(float(self.value), 3)
+        return bool((self.low is None or shown >= self.low) and (self.high is None or shown <= self.high))
 
     def row(self) -> dict[str, Any]:
         """The figure as JSON."""
-        value = round(self.value, 6) if isinstance(self.value, float) else self.value
+        value = round(float(self.value), 6) + 0.0 if isinstance(self.value, float) else self.value
         return {"set": self.set, "figure": self.figure, "value": value, "target": self.target, "holds": self.holds} | {
             "n": self.n
         }

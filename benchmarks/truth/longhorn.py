@@ -47,7 +47,9 @@ def figures(path: Path, *, draws: int = 40) -> Iterator[Figure]:
 
 def _telemetry(known: pl.DataFrame, draws: int) -> Iterator[Figure]:
     predictors: dict[str, Predictor] = {
-        "clock alone": lambda drawn: drawn.group_by("gpu_uuid").agg(pl.col("clock_mhz").log().mean().alias("log_speed")),
+        "clock alone": lambda drawn: drawn.group_by("gpu_uuid").agg(
+            pl.col("clock_mhz").log().mean().round(9).alias("log_speed")
+        ),
         "telemetry": telemetry_speed,
         "own times": lambda drawn: drawn.group_by("gpu_uuid").agg(pl.col("log_speed").median()),
     }
@@ -92,7 +94,12 @@ def _intervals(known: pl.DataFrame, draws: int) -> Iterator[Figure]:
     for count, words in each():
         hit, width, pairs = coverage(known, count=count, draws=draws)
         yield Figure(
-            set=SET, figure=f"90 % interval from {words} holds the later median", value=hit, n=pairs, low=0.88, high=0.92
+            set=SET,
+            figure=f"90 % interval from {words} holds the later median",
+            value=hit,
+            n=pairs,
+            low=0.88,
+            high=0.92,
         )
         yield Figure(set=SET, figure=f"90 % interval from {words}: median width", value=width, n=pairs)
     for count, words in each():
@@ -101,7 +108,9 @@ def _intervals(known: pl.DataFrame, draws: int) -> Iterator[Figure]:
 
 
 def _variance(known: pl.DataFrame) -> Iterator[Figure]:
-    found = components(known, levels=["node", "gpu_uuid"], value="log_speed").rows_by_key("level", named=True, unique=True)
+    found = components(known, levels=["node", "gpu_uuid"], value="log_speed").rows_by_key(
+        "level", named=True, unique=True
+    )
     for level, name, low, high in (
         ("node", "node", None, 0.10), ("gpu_uuid", "GPU", 0.90, None), ("run", "run", None, 0.03)
     ):  # fmt: skip
