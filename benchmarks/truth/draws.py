@@ -84,8 +84,8 @@ def coverage(
     """Share of GPUs whose other runs' median lies in the interval published from `count` runs; its width; pairs.
 
     Half of the GPUs, drawn anew each time, are judged; the other half lends its whole history, so that the run-to-run
-    spread is known from others. Only GPUs with as many other runs as the interval speaks of. Runs have `peer_group`. The code
-    is the scorer's own.
+    spread is known from others. Only GPUs with as many other runs as the interval speaks of. Runs have `peer_group`.
+    The code is the scorer's own.
     """
     rng = np.random.default_rng(seed)
     names = runs["gpu_uuid"].unique().sort()

@@ -10,7 +10,7 @@ import polars as pl
 
 from analytics.estimators import telemetry_speed, unexplained
 from analytics.variance import components
-from benchmarks.truth.draws import Predictor, coverage, each, ranking
+from benchmarks.truth.draws import Predictor, coverage, each, overlap, ranking, spearman
 from benchmarks.truth.figure import Figure
 
 SET = "longhorn"
@@ -40,6 +40,7 @@ def figures(path: Path, *, draws: int = 40) -> Iterator[Figure]:
     """All figures of the set."""
     known = runs(path)
     yield from _telemetry(known, draws)
+    yield from _limit(known)
     yield from _beyond_clock(known)
     yield from _intervals(known, draws)
     yield from _variance(known)
@@ -68,6 +69,17 @@ def _telemetry(known: pl.DataFrame, draws: int) -> Iterator[Figure]:
         better = [told["telemetry"][i] - told["clock alone"][i] for i in (0, 1)]
         yield Figure(set=SET, figure=f"telemetry less clock alone, {words}: Spearman", value=better[0], n=gpus, low=0.0)
         yield Figure(set=SET, figure=f"telemetry less clock alone, {words}: overlap", value=better[1], n=gpus, low=0.0)
+
+
+def _limit(known: pl.DataFrame) -> Iterator[Figure]:
+    """What ever more runs lead to: the telemetry of all runs against the median time of the same runs."""
+    both = telemetry_speed(known).rename({"log_speed": "said"}).join(
+        known.group_by("gpu_uuid").agg(pl.col("log_speed").median()), on="gpu_uuid"
+    )  # fmt: skip
+    said, true = both["said"].to_numpy(), both["log_speed"].to_numpy()
+    words = "telemetry of all runs against their own times (the limit)"
+    yield Figure(set=SET, figure=f"{words}: Spearman", value=spearman(said, true), n=len(both))
+    yield Figure(set=SET, figure=f"{words}: slowest-decile overlap", value=overlap(said, true), n=len(both))
 
 
 def _beyond_clock(known: pl.DataFrame) -> Iterator[Figure]:
