@@ -93,17 +93,18 @@ def estimates(summaries: pl.DataFrame, gpus: pl.DataFrame, *, min_peers: float =
     their results are taken as their node's, source and all: no GPU is singled out by its neighbours' noise. `gpus`:
     gpu_uuid, node, peer_group.
     """
-    rows = summaries.join(gpus.select("gpu_uuid", "node", "peer_group"), on="gpu_uuid")
-    whole = rows.select(CONTEST).unique().filter(pl.col("scope") == "node")
-    alone = node_only(rows.filter((pl.col("scope") == "gpu") & pl.col("node").is_not_null()), by=CONTEST)
-    nodes = pl.concat([whole, alone]).with_columns(pl.lit(value=True).alias("of_node"))
-    rows = rows.join(nodes, on=CONTEST, how="left", nulls_equal=True).with_columns(
-        pl.col("of_node").fill_null(value=False)
+    rows = summaries.join(gpus.select("gpu_uuid", "node", "peer_group"), on="gpu_uuid", maintain_order="left")
+    contests = rows.select(CONTEST).unique(maintain_order=True).with_row_index("contest")
+    rows = rows.join(contests, on=CONTEST, how="left", maintain_order="left", nulls_equal=True)
+    alone = node_only(rows.filter((pl.col("scope") == "gpu") & pl.col("node").is_not_null()), by=["contest"])
+    of_node = (pl.col("scope") == "node") | pl.col("contest").is_in(alone["contest"].implode())
+    rows = rows.with_columns(of_node.alias("of_node")).with_columns(
+        pl.when("of_node").then("node").otherwise("gpu_uuid").alias("subject")
     )
-    subject = pl.when(pl.col("of_node")).then("node").otherwise("gpu_uuid").alias("subject")
-    rows = rows.with_columns(subject).filter(pl.col("subject").is_not_null()).sort("gpu_uuid")
-    compared = _compared(_subjects(rows), min_peers=min_peers)
-    return rows.select("gpu_uuid", "subject", "of_node", *CONTEST).join(compared, on=[*CONTEST, "subject"]).select(
+    compared = _compared(_subjects(rows.filter(pl.col("subject").is_not_null())), min_peers=min_peers)
+    return rows.select("gpu_uuid", "workload_class", "contest", "subject", "of_node").join(
+        compared, on=["contest", "subject"]
+    ).select(
         "gpu_uuid", "workload_class",
         pl.when(pl.col("of_node")).then(pl.lit("node")).otherwise(pl.lit("measurement")).alias("source"),
         "mean", "variance", "samples",
@@ -112,33 +113,33 @@ def estimates(summaries: pl.DataFrame, gpus: pl.DataFrame, *, min_peers: float =
 
 def _subjects(rows: pl.DataFrame) -> pl.DataFrame:
     """One row per contest and subject: who competes, with what all its results say together."""
-    keys = [*CONTEST, "subject"]
+    keys, told = ["contest", "subject"], ["middle", "weight", "run_variance", "samples"]
+    own = rows.filter(~pl.col("of_node")).select(*keys, *told)
     # A node speaks once, whichever of its GPUs holds the results; the one that holds the most holds them all.
-    once = rows.filter((pl.col("scope") == "node") | ~pl.col("of_node"))
-    once = once.sort("samples", descending=True, maintain_order=True).unique(keys, keep="first", maintain_order=True)
+    whole = rows.filter(pl.col("scope") == "node").sort("gpu_uuid").sort(
+        "samples", descending=True, maintain_order=True
+    ).unique(keys, keep="first", maintain_order=True)  # fmt: skip
     # Its GPUs' own results, where they say nothing but the node's: as many as one GPU has, since GPUs of one job agree.
     freedom = (pl.col("weight") - 1).clip(lower_bound=0)
     pooled = pl.when(freedom.sum() > 0).then((freedom * pl.col("run_variance").fill_null(0.0)).sum() / freedom.sum())
     joint = rows.filter((pl.col("scope") == "gpu") & pl.col("of_node")).group_by(keys, maintain_order=True).agg(
         pl.col("middle").median(), pl.col("weight").max(), pooled.alias("run_variance"), pl.col("samples").sum(),
     )  # fmt: skip
-    columns = [*keys, "middle", "weight", "run_variance", "samples"]
-    return pl.concat([part.select(columns) for part in (once, joint)], how="vertical_relaxed")
+    parts = [own, whole.select(*keys, *told), joint.select(*keys, *told)]
+    return pl.concat(parts, how="vertical_relaxed").sort(keys)
 
 
 def _compared(subjects: pl.DataFrame, *, min_peers: float) -> pl.DataFrame:
-    """CONTEST, subject, mean, variance, samples of subjects (one row each) against the others of their contest."""
-    rows = run_spread(subjects.sort(*CONTEST, "subject"), by=CONTEST, unknown=SPREAD_UNKNOWN)
-    peers = pl.len().over(CONTEST)
+    """contest, subject, mean, variance, samples of subjects (one row each) against the others of their contest."""
+    by = ["contest"]
+    rows = run_spread(subjects, by=by, unknown=SPREAD_UNKNOWN)
     later = median_variance(pl.lit(float(LATER_RUNS)))
     noise = pl.col("spread") ** 2 * (median_variance(pl.col("weight")) + later)
-    rows = rows.with_columns(
-        pl.when(peers >= min_peers).then(pl.col("middle") - pl.col("middle").median().over(CONTEST)).alias("mean"),
-        noise.alias("variance"),
-    )
-    rows = shrunk(rows, by=CONTEST, known="spread_known", min_peers=min_peers)
+    usual = pl.when(pl.len().over(by) >= min_peers).then(pl.col("middle").median().over(by))
+    rows = rows.with_columns((pl.col("middle") - usual).alias("mean"), noise.alias("variance"))
+    rows = shrunk(rows, by=by, known="spread_known", min_peers=min_peers)
     return rows.select(
-        *CONTEST, "subject", "mean",
+        "contest", "subject", "mean",
         normal_equivalent(pl.col("variance"), pl.col("spread_dof")).alias("variance"),
         pl.col("samples").cast(pl.UInt32),
     )  # fmt: skip
