@@ -73,9 +73,15 @@ def _rows(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
     if chosen.gemm:
         yield from _own(gemm.figures(chosen.gemm))
     if chosen.pal_traces:
-        yield from _others("benchmarks.placement", chosen.pal_traces)
+        yield from _others("benchmarks.placement", _with_profiles(chosen.pal_traces))
     if chosen.campaign:
         yield from _others("benchmarks.campaign", chosen.campaign)
+
+
+def _with_profiles(traces: Sequence[Path]) -> list[Path]:
+    """The traces and the profiles that lie beside them: a job's time follows from both."""
+    beside = {profile for trace in traces for profile in trace.parent.glob("*-agg.csv")}
+    return sorted({*traces, *beside})
 
 
 def _own(figures: Iterable[Figure]) -> Iterator[dict[str, Any]]:
