@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 WORKERS ?= 2
 
-.PHONY: demo test check format lint types layers wheel bench docs clean
+.PHONY: demo test check format lint types layers wheel bench truth docs clean
 
 demo: $(STAMP)  ## a simulated fleet with known faults, ranked live, until Ctrl-C
 	@$(BIN)/isotach demo
@@ -42,6 +42,9 @@ wheel: $(STAMP)  ## build the wheel, install it in a clean environment, smoke it
 
 bench: $(STAMP)  ## measured figures, side by side with the alternatives
 	$(BIN)/python -m benchmarks
+
+truth: $(STAMP)  ## figures against the real measurements that lie beside the checkout
+	$(BIN)/python -m benchmarks.truth
 
 docs: $(STAMP)  ## write the generated tables in docs/ again
 	$(BIN)/python -m isotach.documentation

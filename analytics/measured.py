@@ -5,6 +5,9 @@ To change what a result says: `summarise` (one GPU's results) or `estimates` (ag
 
 import polars as pl
 
+from analytics.ownership import node_only
+from analytics.shrinkage import median_variance, normal_equivalent, run_spread, shrunk
+
 RESULTS: dict[str, pl.DataType] = {
     "gpu_uuid": pl.String(),
     "scope": pl.String(),
@@ -17,7 +20,8 @@ RESULTS: dict[str, pl.DataType] = {
 with each of its GPUs, so that a GPU's state is whole."""
 
 SERIES = ["gpu_uuid", "scope", "workload_class", "name"]
-SPREAD_FLOOR = 0.002  #: a repeated run differs by 0.11 % (robust, Longhorn SGEMM); days and rooms add as much again
+CONTEST = ["scope", "name", "workload_class", "peer_group"]
+LATER_RUNS = 8  #: an interval speaks of the median of so many later runs: what people compare it with, noise included
 SPREAD_UNKNOWN = 0.01  #: where nobody has repeated a run; inference benchmarks repeat to about 1 %
 
 
@@ -51,10 +55,11 @@ def of_measurements(measurements: pl.DataFrame, node_gpus: pl.DataFrame) -> pl.D
 
 
 def summarise(results: pl.DataFrame, *, half_life_s: float = 30 * 86_400.0) -> pl.DataFrame:
-    """One row per series: `middle` (weighted median), `weight` (effective number), `spread`, `samples`, `newest_ns`.
+    """One row per series: `middle` (weighted median), `weight` (effective number), `run_variance`, `samples`,
+    `newest_ns`.
 
     A result weighs half for each half-life that it is older than the newest of its series: evidence ages by newer
-    evidence, not by the calendar. `spread` is 1.4826 MAD, null for a single result.
+    evidence, not by the calendar. `run_variance` is the weighted sample variance (Kish 1965), null for a single result.
     """
     age = (pl.col("time_ns").max().over(SERIES) - pl.col("time_ns")).cast(pl.Float64) / (half_life_s * 1e9)
     rows = results.with_columns((-age * 0.6931471805599453).exp().alias("w")).sort(*SERIES, "value")
@@ -66,11 +71,13 @@ def summarise(results: pl.DataFrame, *, half_life_s: float = 30 * 86_400.0) -> p
     low = pl.col("value").filter(pl.col("reached")).first()
     high = pl.col("value").filter(pl.col("passed")).first()
     weight = pl.col("w").sum() ** 2 / (pl.col("w") ** 2).sum()
-    plain = pl.col("value").median()
+    heavy = pl.col("w").sum()
+    about = (pl.col("w") * pl.col("value")).sum() / heavy
+    squares = (pl.col("w") * (pl.col("value") - about) ** 2).sum()
     return rows.group_by(SERIES, maintain_order=True).agg(
         ((low + high) / 2).alias("middle"),
         weight.alias("weight"),
-        pl.when(pl.len() > 1).then((pl.col("value") - plain).abs().median() * 1.4826).alias("spread"),
+        pl.when(weight > 1 + 1e-6).then(squares / (heavy - (pl.col("w") ** 2).sum() / heavy)).alias("run_variance"),
         pl.len().alias("samples"),
         pl.col("time_ns").max().alias("newest_ns"),
     )
@@ -80,32 +87,59 @@ def estimates(summaries: pl.DataFrame, gpus: pl.DataFrame, *, min_peers: float =
     """Log speed against the peers: gpu_uuid, workload_class, source (measurement or node), mean, variance, samples.
 
     Peers are of one peer group, name, class and scope: each GPU's (or node's) median against the median of all those
-    medians. The variance is the pooled run-to-run variance over the effective number of results, plus a floor. Null
-    `mean` where there are fewer than `min_peers` peers. `gpus`: gpu_uuid, node, peer_group.
+    medians, then shrunk (`analytics/shrinkage.py`). The variance is the moderated run-to-run variance over the
+    effective number of results, such that a normal interval of it covers as Student's t does. Null `mean` where there
+    are fewer than `min_peers` peers. Where GPUs of a node do not differ beyond their runs (`ownership.node_only`),
+    their results are taken as their node's, source and all: no GPU is singled out by its neighbours' noise. `gpus`:
+    gpu_uuid, node, peer_group.
     """
-    rows = summaries.join(gpus.select("gpu_uuid", "node", "peer_group"), on="gpu_uuid")
-    subject = pl.when(pl.col("scope") == "node").then("node").otherwise("gpu_uuid").alias("subject")
-    rows = rows.with_columns(subject).sort("gpu_uuid")
-    contest = ["scope", "name", "workload_class", "peer_group"]
-    # A node speaks once, whichever of its GPUs holds the results; the one that holds the most holds them all.
-    subjects = rows.sort("samples", descending=True, maintain_order=True).unique(
-        [*contest, "subject"], keep="first", maintain_order=True
+    rows = summaries.join(gpus.select("gpu_uuid", "node", "peer_group"), on="gpu_uuid", maintain_order="left")
+    contests = rows.select(CONTEST).unique(maintain_order=True).with_row_index("contest")
+    rows = rows.join(contests, on=CONTEST, how="left", maintain_order="left", nulls_equal=True)
+    alone = node_only(rows.filter((pl.col("scope") == "gpu") & pl.col("node").is_not_null()), by=["contest"])
+    of_node = (pl.col("scope") == "node") | pl.col("contest").is_in(alone["contest"].implode())
+    rows = rows.with_columns(of_node.alias("of_node")).with_columns(
+        pl.when("of_node").then("node").otherwise("gpu_uuid").alias("subject")
     )
-    peers = subjects.group_by(contest).agg(
-        pl.col("middle").median().alias("typical"),
-        pl.col("spread").median().alias("pooled"),
-        pl.len().alias("peers"),
-    )
-    compared = subjects.join(peers, on=contest)
-    run = pl.max_horizontal(pl.coalesce("spread", "pooled"), "pooled").fill_null(SPREAD_UNKNOWN)
-    compared = compared.select(
-        *contest, "subject",
-        pl.when(pl.col("peers") >= min_peers).then(pl.col("middle") - pl.col("typical")).alias("mean"),
-        (run**2 / pl.col("weight") + SPREAD_FLOOR**2).alias("variance"),
-        pl.col("samples").cast(pl.UInt32),
-    )  # fmt: skip
-    return rows.select("gpu_uuid", "subject", *contest).join(compared, on=[*contest, "subject"]).select(
+    compared = _compared(_subjects(rows.filter(pl.col("subject").is_not_null())), min_peers=min_peers)
+    return rows.select("gpu_uuid", "workload_class", "contest", "subject", "of_node").join(
+        compared, on=["contest", "subject"]
+    ).select(
         "gpu_uuid", "workload_class",
-        pl.when(pl.col("scope") == "node").then(pl.lit("node")).otherwise(pl.lit("measurement")).alias("source"),
+        pl.when(pl.col("of_node")).then(pl.lit("node")).otherwise(pl.lit("measurement")).alias("source"),
         "mean", "variance", "samples",
     ).sort("gpu_uuid", "workload_class", "source", "mean")  # fmt: skip
+
+
+def _subjects(rows: pl.DataFrame) -> pl.DataFrame:
+    """One row per contest and subject: who competes, with what all its results say together."""
+    keys, told = ["contest", "subject"], ["middle", "weight", "run_variance", "samples"]
+    own = rows.filter(~pl.col("of_node")).select(*keys, *told)
+    # A node speaks once, whichever of its GPUs holds the results; the one that holds the most holds them all.
+    whole = rows.filter(pl.col("scope") == "node").sort("gpu_uuid").sort(
+        "samples", descending=True, maintain_order=True
+    ).unique(keys, keep="first", maintain_order=True)  # fmt: skip
+    # Its GPUs' own results, where they say nothing but the node's: as many as one GPU has, since GPUs of one job agree.
+    freedom = (pl.col("weight") - 1).clip(lower_bound=0)
+    pooled = pl.when(freedom.sum() > 0).then((freedom * pl.col("run_variance").fill_null(0.0)).sum() / freedom.sum())
+    joint = rows.filter((pl.col("scope") == "gpu") & pl.col("of_node")).group_by(keys, maintain_order=True).agg(
+        pl.col("middle").median(), pl.col("weight").max(), pooled.alias("run_variance"), pl.col("samples").sum(),
+    )  # fmt: skip
+    parts = [own, whole.select(*keys, *told), joint.select(*keys, *told)]
+    return pl.concat(parts, how="vertical_relaxed").sort(keys)
+
+
+def _compared(subjects: pl.DataFrame, *, min_peers: float) -> pl.DataFrame:
+    """contest, subject, mean, variance, samples of subjects (one row each) against the others of their contest."""
+    by = ["contest"]
+    rows = run_spread(subjects, by=by, unknown=SPREAD_UNKNOWN)
+    later = median_variance(pl.lit(float(LATER_RUNS)))
+    noise = pl.col("spread") ** 2 * (median_variance(pl.col("weight")) + later)
+    usual = pl.when(pl.len().over(by) >= min_peers).then(pl.col("middle").median().over(by))
+    rows = rows.with_columns((pl.col("middle") - usual).alias("mean"), noise.alias("variance"))
+    rows = shrunk(rows, by=by, known="spread_known", min_peers=min_peers)
+    return rows.select(
+        "contest", "subject", "mean",
+        normal_equivalent(pl.col("variance"), pl.col("spread_dof")).alias("variance"),
+        pl.col("samples").cast(pl.UInt32),
+    )  # fmt: skip

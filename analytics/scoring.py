@@ -205,6 +205,11 @@ def _judge_speed(
     # With both in one step the results decide: they are the better evidence.
     itself = pl.when(pl.col("log_speed").is_not_null().all()).then(pl.col("log_speed").first()).alias("log_speed")
     new = pl.concat(counted).group_by("gpu_uuid").agg(pl.sum("gpu_times", "node_times"), itself)
+    # Results of a GPU that say nothing but its node's judge the node.
+    shared = known.filter(own).group_by("gpu_uuid").agg((pl.col("source") == "node").all().alias("shared"))
+    new = new.join(shared, on="gpu_uuid", how="left").with_columns(
+        pl.when("shared").then(pl.col("gpu_times") + pl.col("node_times")).otherwise("node_times").alias("node_times")
+    )
     if new.is_empty():
         return rows
     found = slow_findings(known, rows, new, limits=limits)

@@ -5,9 +5,9 @@ To add evidence for a class: one branch in `window_speed`, its slope beside the 
 
 import polars as pl
 
+from analytics.estimators import SLOPE_COMPUTE, hidden_loss
 from analytics.peers import load_bin
 
-SLOPE_COMPUTE = 0.976  #: log time of SGEMM falls with log SM clock at this slope (Longhorn, 194 V100)
 SLOPE_MIXED = 0.5  #: class unknown: half of the time is taken to scale with the SM clock
 SLOPE_MEMORY = 1.0  #: streaming goes with the memory clock; the SM clock says nothing
 
@@ -23,7 +23,8 @@ def window_speed(
 
     Same rows and order: gpu_uuid, workload_class, `log_speed` (null where it cannot be said), `eligible` (busy enough
     to be judged), `few_peers` (eligible, but fewer than `min_peers` of its group, class and load bin, itself
-    included). Communication has no evidence in clocks.
+    included). Communication has no evidence in clocks. Compute adds what the clock hides of a GPU that is hot and below
+    the power cap at which its peers work (`estimators.hidden_loss`).
     """
     promised = pl.col("samples") / pl.col("completeness_ratio")
     enough = (pl.col("busy_samples") >= min_busy_samples) | (pl.col("busy_samples") * 2 >= promised)
@@ -45,8 +46,19 @@ def window_speed(
         "gpu_uuid", "peer_group", "workload_class", load_bin(), slope.alias("slope"),
         pl.when(clock > 0).then(clock.log()).alias("log_clock"),
         (enough & (pl.col("busy_ratio") >= min_busy_ratio)).fill_null(value=False).alias("eligible"),
+        "power_w", "power_limit_w", "temperature_c",
     ).with_columns(pl.when("eligible").then("log_clock"))  # fmt: skip
     peers = ["peer_group", "workload_class", "load_bin"]
+    compute = pl.col("eligible") & (pl.col("workload_class") == "compute")
+    hidden = hidden_loss(
+        clock=pl.col("log_clock").exp(),
+        power=pl.when(compute).then("power_w"),
+        limit=pl.col("power_limit_w"),
+        temperature=pl.when(compute).then("temperature_c"),
+        by=[*peers, "eligible"],
+        min_peers=min_peers,
+    )
+    rows = rows.with_columns(hidden.alias("hidden"))
     middle = rows.filter(pl.col("log_clock").is_not_null()).group_by(peers).agg(
         pl.col("log_clock").median().alias("middle"), pl.len().alias("peers")
     )  # fmt: skip
@@ -55,7 +67,9 @@ def window_speed(
     return compared.select(
         "gpu_uuid",
         "workload_class",
-        pl.when(many).then(pl.col("slope") * (pl.col("log_clock") - pl.col("middle"))).alias("log_speed"),
+        pl.when(many)
+        .then(pl.col("slope") * (pl.col("log_clock") - pl.col("middle")) + pl.col("hidden"))
+        .alias("log_speed"),
         (pl.col("eligible") & pl.col("log_clock").is_not_null()).alias("eligible"),
         (pl.col("log_clock").is_not_null() & ~many).fill_null(value=False).alias("few_peers"),
     )

@@ -1,0 +1,90 @@
+"""Speed from telemetry beyond the clock: what a clock reading hides, and what a measured time shows beside it.
+
+To add a term: a function of rows and their peers here, its place in `speed.window_speed`, its physics in the docstring.
+"""
+
+from collections.abc import Sequence
+
+import polars as pl
+
+SLOPE_COMPUTE = 0.976  #: log time of SGEMM falls with log SM clock at this slope (Longhorn, 194 V100)
+POWER_EXPONENT = 2.5  #: board power under a cap goes about as clock x voltage squared, voltage nearly with the clock
+LOSS_PER_POWER = 1.2  #: skipped cycles save the dynamic power only, about five sixths of it (V100: 50 of 300 W stay)
+HOT_C = 8.0  #: above the peers' median; slots of a healthy node differ by that much
+MIN_DEFICIT = 0.015  #: log power below the peers; a healthy V100 at 82 C reads 1.4 % low and loses nothing (Longhorn)
+DEFICIT_SD = 6.0  #: the same in robust standard deviations of the peers
+AT_CAP = 0.95  #: peers draw this share of the limit: power is what limits them
+MIN_UNEXPLAINED = 0.02  #: log time beyond the clock; the effect below which nothing is called slow
+MAD = 1.4826
+
+
+def hidden_loss(
+    *, clock: pl.Expr, power: pl.Expr, limit: pl.Expr, temperature: pl.Expr, by: Sequence[str], min_peers: float = 4
+) -> pl.Expr:
+    """Log speed that a clock reading hides, at most 0: of a GPU hot and *below* the cap at which its peers work.
+
+    At the power cap each GPU draws the cap and its clock says its speed. A GPU that thermal control holds below the cap
+    skips cycles: the reported clock stays, the power falls with the work not done. So power missing against the peers'
+    median, beyond what a visibly lower clock explains (P ~ f^2.5), is time lost. Counts only where the GPU is `HOT_C`
+    hotter than its peers, misses `MIN_DEFICIT` and `DEFICIT_SD` robust deviations of power, and the peers are at
+    the cap (`limit` unknown: taken to be). 0 where any of this is not known. Of Longhorn's V100 it finds the one that
+    is 5 % slow at a normal clock; it cannot tell one that loses 2.4 % from one that reads the same and loses nothing.
+    """
+
+    def middle(value: pl.Expr) -> pl.Expr:
+        return value.median().over(list(by))
+
+    log_power = pl.when(power > 0).then(power).cast(pl.Float64).log()
+    log_clock = pl.when(clock > 0).then(clock).cast(pl.Float64).log()
+    deficit = middle(log_power) - log_power
+    spread = middle((log_power - middle(log_power)).abs()) * MAD
+    lower = (middle(log_clock) - log_clock).clip(lower_bound=0.0)
+    missing = deficit - POWER_EXPONENT * lower
+    hot = temperature.cast(pl.Float64) - middle(temperature.cast(pl.Float64)) >= HOT_C
+    capped = (middle(power.cast(pl.Float64)) >= AT_CAP * limit).fill_null(value=True)
+    enough = log_power.count().over(list(by)) >= min_peers
+    found = hot & capped & enough & (missing >= MIN_DEFICIT) & (missing >= DEFICIT_SD * spread)
+    return pl.when(found.fill_null(value=False)).then(-LOSS_PER_POWER * missing).otherwise(0.0)
+
+
+def telemetry_speed(runs: pl.DataFrame, *, by: Sequence[str] = ("peer_group",), min_peers: float = 4) -> pl.DataFrame:
+    """Log speed of each GPU in compute-bound load, from the telemetry of its runs alone; no run's time is read.
+
+    `runs`: one row per run with gpu_uuid, `by`, clock_mhz, power_w, power_limit_w, temperature_c (medians or means over
+    the run; power, limit and temperature may be null). One row per gpu_uuid: `by`, `runs`, `log_speed` (mean over its
+    runs against the group's median; several quantised clocks average to more than one), `hidden` (the part of it that
+    the clock did not say). Null with fewer than `min_peers` GPUs.
+    """
+    clock, power = pl.col("clock_mhz"), pl.col("power_w")
+    loss = hidden_loss(
+        clock=clock, power=power, limit=pl.col("power_limit_w"), temperature=pl.col("temperature_c"), by=by
+    )
+    rows = runs.with_columns(
+        loss.alias("hidden"), pl.when(clock > 0).then(SLOPE_COMPUTE * clock.log()).alias("clocked")
+    )
+    told = rows.group_by("gpu_uuid", *by).agg(
+        pl.len().cast(pl.UInt32).alias("runs"),
+        (pl.col("clocked") + pl.col("hidden")).mean().round(9).alias("log_speed"),
+        pl.col("hidden").mean(),
+    )
+    middle, peers = pl.col("log_speed").median().over(by), pl.col("log_speed").count().over(by)
+    return told.with_columns(pl.when(peers >= min_peers).then(pl.col("log_speed") - middle).alias("log_speed")).sort(
+        "gpu_uuid"
+    )
+
+
+def unexplained(
+    gpus: pl.DataFrame, *, by: Sequence[str] = ("peer_group",), min_effect: float = MIN_UNEXPLAINED, min_z: float = 6.0,
+    floor: float = 0.002,
+) -> pl.DataFrame:  # fmt: skip
+    """What the measured time of a GPU says beyond its clock: slow silicon, skipped cycles, whatever clocks cannot show.
+
+    `gpus`: one row per GPU with `by`, `log_time` and `clock_mhz` of the same runs. Adds `beyond_clock`, log time less
+    what the clock predicts (slope `SLOPE_COMPUTE`), against the group's median, and `slow_beyond_clock`: at least
+    `min_effect` and `min_z` robust deviations (of at least `floor`). Grain: the rows of `gpus`, same order.
+    """
+    rest = pl.col("log_time") + SLOPE_COMPUTE * pl.col("clock_mhz").log()
+    rows = gpus.with_columns((rest - rest.median().over(by)).alias("beyond_clock"))
+    beyond = pl.col("beyond_clock")
+    spread = pl.max_horizontal(beyond.abs().median().over(by) * MAD, pl.lit(floor))
+    return rows.with_columns(((beyond >= min_effect) & (beyond >= min_z * spread)).alias("slow_beyond_clock"))

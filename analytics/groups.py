@@ -1,0 +1,111 @@
+"""Peer groups as the measurements show them: two kinds under one name, and what a slot does to whoever sits in it.
+
+To use another test of two kinds: `modes`, whose docstring says what it must withstand.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+MIN_SEPARATION = 5.0  #: Ashman's D; two halves of one normal group stand 2.7 apart, of a uniform one 3.5
+SMALL_GROUP = 30.0  #: D more for n GPUs: 30 / n; so that chance cuts fewer than one in a hundred groups of eight
+MIN_DISTANCE = 0.02  #: log; kinds less than 2 % apart are one kind to every scheduler
+MIN_SHARE = 0.2  #: a smaller part is slow, not another kind: 12 % of Azure's A100 nodes have FP32 at half speed
+MIN_SIZE = 4  #: of each kind; no one outlier, nor three, makes a group
+FLOOR_SD = 0.003  #: log; equal values are no evidence of infinite separation
+ODD_SETTING_SHARE = 0.5  #: a setting that most of a group has is its usual one
+
+Floats = NDArray[np.float64]
+
+
+def modes(
+    values: pl.DataFrame, *, by: Sequence[str], value: str = "value", min_separation: float = MIN_SEPARATION,
+    min_distance: float = MIN_DISTANCE, min_share: float = MIN_SHARE, min_size: int = MIN_SIZE,
+) -> pl.DataFrame:  # fmt: skip
+    """The rows with `mode`: 0 for the faster kind of their group, 1 for the slower, 0 where the group is one kind.
+
+    Grain: the rows of `values`, same order; `value` is log speed, one row per GPU. Adds `separation` too: Ashman's D
+    of the best cut, |m1 - m2| sqrt(2 / (s1^2 + s2^2)), null where there is nothing to cut. A group is split only if
+    both parts have `min_size` members and `min_share` of the group, stand `min_distance` and D `min_separation` apart.
+    Null values have a null mode. Ashman, Bird and Zepf 1994, Astronomical Journal 108:2348.
+    """
+    rows = values.with_row_index("_row")
+    parts = []
+    for group in rows.partition_by(list(by)) if by else [rows]:
+        x = group[value].cast(pl.Float64).fill_nan(None)
+        known = x.drop_nulls().to_numpy()
+        cut, separation = _cut(
+            np.sort(known), min_size=min_size, min_share=min_share, min_distance=min_distance, least=min_separation
+        )
+        mode = pl.lit(0) if cut is None else (x < cut).cast(pl.Int32)
+        parts.append(
+            group.select(
+                "_row",
+                pl.when(x.is_not_null()).then(mode).cast(pl.Int32).alias("mode"),
+                pl.lit(separation, dtype=pl.Float64).alias("separation"),
+            )
+        )
+    found = pl.concat(parts) if parts else rows.select("_row", mode=pl.lit(0), separation=pl.lit(None, pl.Float64))
+    return rows.join(found, on="_row", how="left", maintain_order="left").drop("_row")
+
+
+def _cut(
+    x: Floats, *, min_size: int, min_share: float, min_distance: float, least: float
+) -> tuple[float | None, float | None]:
+    """The value that parts two kinds, or None, and how far the best cut stands apart."""
+    n = len(x)
+    fewest = max(min_size, int(np.ceil(min_share * n)))
+    if n < 2 * fewest:
+        return None, None
+    size = np.arange(1, n)
+    head, square = np.cumsum(x)[:-1], np.cumsum(x**2)[:-1]
+    tail, tail_square = x.sum() - head, (x**2).sum() - square
+    within = (square - head**2 / size) + (tail_square - tail**2 / (n - size))
+    allowed = (size >= fewest) & (n - size >= fewest)
+    best = int(np.argmin(np.where(allowed, within, np.inf)))
+    low, high = x[: best + 1], x[best + 1 :]
+    spread = max(low.var(ddof=1), FLOOR_SD**2) + max(high.var(ddof=1), FLOOR_SD**2)
+    distance = float(high.mean() - low.mean())
+    separation = distance * float(np.sqrt(2 / spread))
+    apart = separation >= least + SMALL_GROUP / n and distance >= min_distance
+    return (float((low[-1] + high[0]) / 2) if apart else None), separation
+
+
+def without_slots(
+    values: pl.DataFrame, *, by: Sequence[str], value: str = "value", slot: str = "slot", min_nodes: int = 4
+) -> pl.DataFrame:
+    """The rows with `slot_effect` and `<value>_anomaly`, the value with the effect of its slot taken out.
+
+    Grain: the rows of `values`, same order; one row per GPU, `slot` its place in the node. The effect of a slot is the
+    median of its GPUs on all nodes less the median of the group (`by`); 0 where fewer than `min_nodes` nodes fill that
+    slot. For comparisons of anomalies only: a GPU in a hot slot really is slower, so speed keeps the effect.
+    """
+    group, seat = list(by), [*by, slot]
+    middle = pl.col(value).median().over(group) if group else pl.col(value).median()
+    enough = pl.col(value).count().over(seat) >= min_nodes
+    effect = (
+        pl.when(enough & pl.col(slot).is_not_null()).then(pl.col(value).median().over(seat) - middle).otherwise(0.0)
+    )
+    rows = values.with_columns(effect.alias("slot_effect"))
+    return rows.with_columns((pl.col(value) - pl.col("slot_effect")).alias(f"{value}_anomaly"))
+
+
+def odd_settings(gpus: pl.DataFrame, *, by: Sequence[str] = ("model",), settings: Sequence[str]) -> pl.DataFrame:
+    """GPUs that are set otherwise than most of their kind: one row per GPU and setting.
+
+    `gpus`: rows of GPUS (or windows) with the columns of `settings`, such as power_limit_w, max_sm_clock_mhz,
+    driver_version. Columns: gpu_uuid, `setting`, `is`, `usual`, as text. Only where more than half of the group agree:
+    without a usual one nothing is odd. A null setting is unknown, not odd.
+    """
+    parts = []
+    for setting in settings:
+        told = gpus.filter(pl.col(setting).is_not_null()).select("gpu_uuid", *by, pl.col(setting).alias("_is"))
+        counts = told.group_by(*by, "_is").len().with_columns((pl.col("len") / pl.col("len").sum().over(by)).alias("s"))
+        usual = counts.filter(pl.col("s") > ODD_SETTING_SHARE).select(*by, pl.col("_is").alias("_usual"))
+        odd = told.join(usual, on=list(by), nulls_equal=True).filter(pl.col("_is") != pl.col("_usual"))
+        texts = [pl.col("_is").cast(pl.String).alias("is"), pl.col("_usual").cast(pl.String).alias("usual")]
+        parts.append(odd.select("gpu_uuid", pl.lit(setting).alias("setting"), *texts))
+    empty = pl.DataFrame(schema=dict.fromkeys(("gpu_uuid", "setting", "is", "usual"), pl.String()))
+    return pl.concat([empty, *parts]).sort("gpu_uuid", "setting")

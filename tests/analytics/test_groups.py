@@ -1,0 +1,83 @@
+"""Found peer groups, slot effects, odd settings.
+
+To add a case: a made-up group and whether it is one kind or two.
+"""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from analytics.groups import modes, odd_settings, without_slots
+
+
+def kinds(values: np.ndarray) -> list[int]:
+    """How many of each mode."""
+    found = modes(pl.DataFrame({"value": values}), by=[])["mode"]
+    return [found.eq(mode).sum() for mode in (0, 1)]
+
+
+def test_two_kinds_of_board_under_one_name_are_two_groups() -> None:
+    """Forty at full speed, thirty 8 % slower: cut between them, the faster ones first."""
+    rng = np.random.default_rng(0)
+    values = np.concatenate([rng.normal(0, 0.01, 40), rng.normal(-0.08, 0.01, 30)])
+    assert kinds(values) == [40, 30]
+    assert kinds(values[::-1] + 3) == [40, 30]
+
+
+@pytest.mark.parametrize("outliers", [1, 3])
+def test_outliers_however_wild_are_no_group(outliers: int) -> None:
+    """One GPU at half speed is slow; a group it is not."""
+    rng = np.random.default_rng(1)
+    assert kinds(np.concatenate([rng.normal(0, 0.01, 40), np.full(outliers, -0.7)])) == [40 + outliers, 0]
+
+
+def test_a_slow_tenth_is_slow_and_no_kind_of_its_own() -> None:
+    """A tenth of the nodes at half speed must not become typical among themselves."""
+    rng = np.random.default_rng(2)
+    assert kinds(np.concatenate([rng.normal(0, 0.01, 90), rng.normal(-0.8, 0.01, 10)])) == [100, 0]
+
+
+@pytest.mark.parametrize("gpus", [8, 20, 200])
+def test_one_kind_is_hardly_ever_cut_in_two(gpus: int) -> None:
+    """Normal, uniform and long-tailed groups: fewer than one in a hundred."""
+    rng = np.random.default_rng(3)
+    draws = [rng.normal(size=gpus) for _ in range(60)]
+    draws += [rng.uniform(-1.7, 1.7, gpus) for _ in range(60)] + [rng.standard_t(3, gpus) for _ in range(60)]
+    assert sum(kinds(0.02 * values)[1] > 0 for values in draws) <= 1
+
+
+def test_too_few_to_cut_equal_ones_and_nulls_are_left_alone() -> None:
+    """Seven GPUs, a constant group, and a GPU without a value."""
+    assert kinds(np.array([0.0] * 4 + [-0.5] * 3)) == [7, 0]
+    assert kinds(np.zeros(50)) == [50, 0]
+    some = modes(pl.DataFrame({"g": ["a", "a"], "value": [0.0, None]}), by=["g"])
+    assert some["mode"].to_list() == [0, None]
+    assert modes(some.clear().select("g", "value"), by=["g"]).is_empty()
+
+
+def test_a_slot_that_is_slow_on_every_node_makes_nobody_an_anomaly() -> None:
+    """Slot 3 runs hot everywhere; the one GPU that is slow beyond its slot stays slow."""
+    rows = [
+        {"node": n, "slot": s, "value": -0.03 * (s == 3) - 0.05 * (n == s == 2)} for n in range(6) for s in range(4)
+    ]
+    told = without_slots(pl.DataFrame(rows), by=[])
+    assert told["slot_effect"].to_list() == pytest.approx([0, 0, 0, -0.03] * 6)
+    assert told.filter(pl.col("value_anomaly").abs() > 1e-9).select("node", "slot").rows() == [(2, 2)]
+
+
+def test_a_slot_filled_on_three_nodes_has_no_known_effect() -> None:
+    """Too few to say what the slot does."""
+    rows = [{"node": n, "slot": s, "value": -0.03 * s} for n in range(3) for s in range(2)]
+    assert without_slots(pl.DataFrame(rows), by=[])["slot_effect"].to_list() == [0.0] * 6
+
+
+def test_the_gpu_set_otherwise_than_its_kind_is_named() -> None:
+    """One power limit of five differs; a fleet with no usual setting has no odd one; unknown is not odd."""
+    rows = pl.DataFrame(
+        {
+            "gpu_uuid": list("abcdef"), "model": ["H100"] * 6, "power_limit_w": [700.0] * 4 + [500.0, None],
+            "driver_version": ["1", "1", "1", "2", "2", "2"],
+        }
+    )  # fmt: skip
+    found = odd_settings(rows, settings=["power_limit_w", "driver_version"])
+    assert found.rows() == [("e", "power_limit_w", "500.0", "700.0")]
