@@ -31,7 +31,7 @@ class Step:
     before: pl.DataFrame  #: what the rows said before, for comparison
     inventory: (
         pl.DataFrame
-    )  #: gpu_uuid, inventory_node, model, memory_total_bytes, inventory_limit_w, mig_enabled, slot
+    )  #: gpu_uuid, inventory_node, model, memory_total_bytes, inventory_limit_w, power_limit_default_w, mig_enabled, slot
     node_gpus: pl.DataFrame  #: node, gpu_uuid: who sits where
     missing: pl.DataFrame  #: nodes that show fewer GPUs than expected
     results: pl.DataFrame  #: new results only
@@ -148,6 +148,7 @@ def _inventory(gpus: pl.DataFrame) -> pl.DataFrame:
         "model",
         "memory_total_bytes",
         pl.coalesce("power_limit_w", "power_limit_default_w").alias("inventory_limit_w"),
+        pl.col("power_limit_default_w").cast(pl.Float64),
         "mig_enabled",
         "slot",
     ).sort("gpu_uuid")

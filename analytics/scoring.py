@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from analytics import evidence, holds, measured
+from analytics import detection, evidence, holds, measured
 from analytics.conditions import conditions
+from analytics.equal_work import at_equal_work
 from analytics.frames import schema
 from analytics.inputs import Step, read_step
 from analytics.peers import peer_group
@@ -78,8 +79,19 @@ def apply(
             min_busy_ratio=limits.min_busy_ratio,
             min_peers=limits.min_peers,
         )
+        speeds_now = at_equal_work(seen, speeds_now, min_peers=limits.min_peers)
         telemetry = evidence.add_windows(telemetry, speeds_now, window_s=step.window_s, half_life_s=limits.half_life_s)
+        followed = detection.follow(
+            rows,
+            telemetry,
+            speeds_now,
+            drift_effect=limits.drift_effect,
+            drift_limit=limits.drift_limit,
+            baseline_windows=limits.baseline_windows,
+        )
+        rows, telemetry = followed.gpus, followed.telemetry
         findings = _findings(seen, speeds_now, rows, step, limits=limits, complete=complete)
+        findings = findings.join(followed.findings, on="gpu_uuid", how="left", maintain_order="left")
         rows = _few_peers(rows, speeds_now)
     results = measured.add(state.results, step.results, keep=int(limits.keep_results))
     summaries = state.summaries
@@ -156,7 +168,7 @@ def _seen(rows: pl.DataFrame, step: Step) -> tuple[pl.DataFrame, pl.DataFrame]:
         pl.when("_reset").then(healed).otherwise("reset_ns").alias("reset_ns"),
     ).drop("_here", "_reset", "_gen", "_width")
     extra = rows.select("gpu_uuid", "peer_group", "max_pcie_gen", "max_pcie_width")
-    slots = step.inventory.select("gpu_uuid", "slot")
+    slots = step.inventory.select("gpu_uuid", "slot", "power_limit_default_w")
     seen = step.windows.join(extra, on="gpu_uuid", maintain_order="left")
     return rows, seen.join(slots, on="gpu_uuid", how="left", maintain_order="left")
 
@@ -165,7 +177,9 @@ def _findings(
     seen: pl.DataFrame, speeds_now: pl.DataFrame, rows: pl.DataFrame, step: Step, *, limits: Thresholds, complete: bool
 ) -> pl.DataFrame:
     """The window's findings; a GPU that is not there although the window is whole delivered none of its samples."""
-    judged = seen.with_columns(speeds_now["log_speed"])
+    judged = seen.with_columns(
+        speeds_now[name] for name in ("log_speed", "silicon_log_speed", "waiting", "contended")
+    )
     found = conditions(judged, limits=limits, complete=complete)
     if not complete:
         return found

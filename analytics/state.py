@@ -11,6 +11,7 @@ import orjson
 import polars as pl
 
 from analytics import evidence, measured
+from analytics.detection import MEMORY
 from analytics.holds import HOLDS
 from analytics.reasons import JUDGED
 from analytics.thresholds import Thresholds
@@ -38,6 +39,7 @@ GPU: dict[str, tuple[pl.DataType, Any]] = {
     "fast": (pl.Boolean(), False),
     "m_fast_in": (pl.UInt32(), 0),
     "m_fast_out": (pl.UInt32(), 0),
+    **MEMORY,
 }
 _JUDGED: dict[str, tuple[pl.DataType, Any]] = {
     f"{prefix}_{code}": (kind, first)
