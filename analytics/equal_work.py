@@ -1,4 +1,4 @@
-"""Speed at equal work: what a GPU gets done while it is active, beside the other GPUs of its node on the same programme.
+"""Speed at equal work: what a GPU does while it is active, beside its node's other GPUs on the same programme.
 
 To compare by another trace of the programme: one line in `_MIX`.
 """
@@ -9,7 +9,7 @@ from analytics.peers import load_bin
 from analytics.speed import SLOPE_COMPUTE, SLOPE_MIXED
 
 SAME_MIX = 0.05  #: log: traffic per unit of work differs by less than that between GPUs of a node on one programme
-MAX_SPREAD = 0.01  #: robust, of log work per active second at equal clock inside a node: wider, and it is no one programme
+MAX_SPREAD = 0.01  #: robust, of log work per active second at equal clock in a node: wider is no one programme
 MIN_NODES = 4  #: below it, nothing is said of a whole node
 LIGHT_PIPE = 0.05  #: a pipe that is active less than that measures no work
 BOOST = 0.15
@@ -118,7 +118,9 @@ def _compared(rows: pl.DataFrame, *, min_peers: float) -> pl.DataFrame:
         ((pl.col("xz") * pl.col("zy") - pl.col("zz") * pl.col("xy")) / scale).clip(0.0, MOST_BOOST).alias("boost"),
     ).with_columns(((pl.col("zy") + pl.col("boost") * pl.col("xz")) / pl.col("zz")).alias("lift"))
     nodes = nodes.join(fitted, on=contest, how="left", maintain_order="left", nulls_equal=True)
-    even = pl.col("clock") + pl.col("boost") * pl.col("node_wait") - pl.col("lift") * (pl.col("mix") - pl.col("usual_mix"))
+    even = (
+        pl.col("clock") + pl.col("boost") * pl.col("node_wait") - pl.col("lift") * (pl.col("mix") - pl.col("usual_mix"))
+    )
     nodes = nodes.with_columns(even.alias("even"))
     apart = pl.col("slope") * (pl.col("even") - pl.col("even").median().over(contest))
     many = pl.col("even").count().over(contest) >= MIN_NODES

@@ -118,7 +118,7 @@ def counted(holds: pl.DataFrame, policy: Policy) -> pl.DataFrame:
         return holds
     kept, due = [holds.filter(pl.col("code") != SEEN)], []
     for (_, number), times in seen.group_by("gpu_uuid", "value", maintain_order=True):
-        rule = policy.of(int(number))  # type: ignore[call-overload]
+        rule = policy.of(int(number))
         recent = times.filter(pl.col("time_ns") > pl.col("time_ns").max() - round(rule.window_s * 1e9)).sort("time_ns")
         kept.append(recent.tail(rule.count))
         if len(recent) >= rule.count and rule.tier is not None:

@@ -124,8 +124,8 @@ def to_yaml(policy: Policy = DEFAULT) -> str:
     """The policy as a document that `parse_policy` reads back."""
     head = (
         "# What each XID leads to; the default, for a copy to be edited and named by --xid-policy.\n"
-        "# tier: the best tier a GPU with it can have: none (says nothing about the GPU), standard, degraded, unknown,\n"
-        "#   quarantine. action: " + ", ".join(ACTIONS) + ". cause: none, " + ", ".join(CAUSES) + ".\n"
+        "# tier: the best tier a GPU with it can have: none (says nothing about the GPU), standard, degraded,\n"
+        "#   unknown, quarantine. action: " + ", ".join(ACTIONS) + ". cause: none, " + ", ".join(CAUSES) + ".\n"
         "# count, window_s: so many on one GPU within so many seconds before it counts.\n"
         "# Codes left out keep this default. Source: NVIDIA's XID catalogue, docs.nvidia.com/deploy/xid-errors.\n"
     )

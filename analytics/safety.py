@@ -84,7 +84,7 @@ def decide(
     soft = pl.col("tier").is_not_null() & (now >= BAD) & (now > before) & (firm < now) & (now != RANK["unknown"])
     rows = rows.with_columns((soft & (pl.col("breaker_ns") != LET_THROUGH)).fill_null(value=False).alias("counts"))
     since = clock_ns - round(limits.breaker_s * 1e9)
-    recent = int((gpus["demoted_ns"] > since).sum())
+    recent = int((gpus["demoted_ns"] > max(since, 0)).sum())
     fleet = int(gpus["tier"].is_not_null().sum())
     room = max(1, int(limits.breaker_ratio * fleet)) - recent
     asked = int(rows["counts"].sum())

@@ -206,9 +206,7 @@ def _findings(
     seen: pl.DataFrame, speeds_now: pl.DataFrame, rows: pl.DataFrame, step: Step, *, limits: Thresholds, complete: bool
 ) -> pl.DataFrame:
     """The window's findings; a GPU that is not there although the window is whole delivered none of its samples."""
-    judged = seen.with_columns(
-        speeds_now[name] for name in ("log_speed", "silicon_log_speed", "waiting", "contended")
-    )
+    judged = seen.with_columns(speeds_now[name] for name in ("log_speed", "silicon_log_speed", "waiting", "contended"))
     found = conditions(judged, limits=limits, complete=complete)
     if not complete:
         return found
@@ -327,7 +325,11 @@ def _published(
     after = State(
         gpus=latest, telemetry=telemetry, results=results, holds=held, summaries=summaries, speeds=known, limits=limits
     )
-    return after, Scored(scores=scores_of(public, after), transitions=transitions_of(public), fleet=("breaker_open",) if decided.open else ())
+    return after, Scored(
+        scores=scores_of(public, after),
+        transitions=transitions_of(public),
+        fleet=("breaker_open",) if decided.open else (),
+    )
 
 
 def _differing(before: pl.DataFrame, after: pl.DataFrame) -> pl.Series:

@@ -137,7 +137,9 @@ def forget(state: State, uuids: pl.Series) -> State:
     Their place, tier and the windows they were seen in stay; so do events, which `analytics/holds.py` lifts.
     """
     some = pl.col("gpu_uuid").is_in(uuids.implode())
-    anew = _JUDGED | detection.MEMORY | safety.MEMORY | {name: GPU[name] for name in ("fast", "m_fast_in", "m_fast_out")}
+    anew = (
+        _JUDGED | detection.MEMORY | safety.MEMORY | {name: GPU[name] for name in ("fast", "m_fast_in", "m_fast_out")}
+    )
     gpus = state.gpus.with_columns(
         pl.when(some).then(pl.lit(first, dtype=kind)).otherwise(name).alias(name)
         for name, (kind, first) in anew.items()

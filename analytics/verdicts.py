@@ -83,7 +83,7 @@ def _held(holds: pl.DataFrame, policy: Policy) -> pl.DataFrame:
     ]
     xids = holds.filter(pl.col("code") == "xid")
     if xids.is_empty():
-        return pl.concat(plain)
+        return pl.concat([pl.DataFrame(schema=_TYPES), *plain])
     number = pl.col("value")
     rules = {code: policy.of(code) for code in xids["value"].unique().to_list()}
     silent = [code for code, rule in rules.items() if rule.tier is None]
@@ -103,7 +103,7 @@ def _held(holds: pl.DataFrame, policy: Policy) -> pl.DataFrame:
         told("action"),
         told("cause"),
     )
-    return pl.concat([*plain, rows])
+    return pl.concat([pl.DataFrame(schema=_TYPES), *plain, rows])
 
 
 def _shared(levels: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:

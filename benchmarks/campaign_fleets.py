@@ -47,19 +47,17 @@ def _gpus(chance: random.Random, count: int, *, racks: Sequence[int] = range(1, 
 
 
 def slow(seed: int) -> Description:
-    """Twenty-four GPUs of 256 lose 1 to 10 % of their speed, each in one of five ways."""
+    """Twenty-four GPUs of 256 lose about 1 to 10 % of their speed, each in one of four ways."""
     chance = random.Random(seed)
     faults = []
     for i, gpu in enumerate(_gpus(chance, 24)):
         loss = chance.uniform(0.01, 0.10)
-        kind = ("slow_silicon", "drift", "low_clock", "power_cap", "slow_silicon", "cooling")[i % 6]
+        kind = ("slow_silicon", "drift", "low_clock", "power_cap")[i % 4]
         fault: Description = {"kind": kind, "select": {"gpu": gpu}, "start_s": START_S + chance.uniform(0, 120)}
         if kind == "low_clock":
             fault["size"] = 0.8 * (1 - loss)  # the typical clock under load is 0.8 of the highest
         elif kind == "power_cap":
             fault["size"] = 1 - 2.5 * loss  # dynamic power goes with the clock to the power 2 to 2.8
-        elif kind == "cooling":
-            fault["size"] = chance.uniform(0.6, 2.0)
         else:
             fault["size"] = loss
         if kind == "drift":
@@ -117,6 +115,17 @@ def storm(seed: int) -> Description:
     for fault in faults:
         fault["start_s"] = START_S + chance.uniform(0, 300)
     return _fleet(f"storm-{seed}", VARIED, faults)
+
+
+def flood(seed: int) -> Description:
+    """Two GPUs of five are set to lower clocks at once, as after a wrong command for the whole fleet."""
+    fault = {
+        "kind": "low_clock",
+        "size": 0.7,
+        "select": {"share": 0.4},
+        "start_s": START_S + random.Random(seed).random(),
+    }
+    return _fleet(f"flood-{seed}", COMPUTE, [fault])
 
 
 def quiet(seed: int) -> Description:

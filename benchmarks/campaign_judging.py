@@ -82,5 +82,38 @@ def verdicts(run: Run) -> Iterator[Verdict]:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Count:
+    """Right and wrong of a yes-or-no question."""
+
+    hits: int
+    false: int
+    missed: int
+
+    @property
+    def precision(self) -> float:
+        """Share of the named that are right; 1 where nobody is named."""
+        return self.hits / max(self.hits + self.false, 1) if self.hits + self.false else 1.0
+
+    @property
+    def recall(self) -> float:
+        """Share of the right that are named; 1 where there are none."""
+        return self.hits / (self.hits + self.missed) if self.hits + self.missed else 1.0
+
+    @property
+    def f1(self) -> float:
+        """Harmonic mean of both."""
+        total = 2 * self.hits + self.false + self.missed
+        return 2 * self.hits / total if total else 1.0
+
+
+def slow_count(found: list[Verdict]) -> Count:
+    """Demotions against true speed: 3 % slow and more is to be found, less than 2 % is not; between is neither."""
+    slow = [verdict for verdict in found if verdict.speed <= SLOW]
+    fine = [verdict for verdict in found if verdict.speed > TYPICAL]
+    hits = sum(verdict.demoted for verdict in slow)
+    return Count(hits=hits, false=sum(verdict.demoted for verdict in fine), missed=len(slow) - hits)
+
+
 def _codes(reasons: object) -> tuple[str, ...]:
     return tuple(pl.Series([reasons]).str.json_decode(pl.List(pl.Struct({"code": pl.String})))[0].struct.field("code"))

@@ -53,22 +53,35 @@ def play(
         duration_s=(windows + 1) * window_s,
     )  # fmt: skip
     encoder = Encoder()
-    states = Windows(
-        window_ns=round(window_s * S), lateness_ns=round(0.75 * window_s * S), max_skew_ns=round(60 * S)
-    )
+    states = Windows(window_ns=round(window_s * S), lateness_ns=round(0.75 * window_s * S), max_skew_ns=round(60 * S))
     states.assign(0, None)
     inventory: dict[str, NodeInventory] = {}
     skewed: set[str] = set()
     state, offset, now_ns = scoring.empty(), 0, START_NS
     transitions, said, scores = [frame(TRANSITIONS)], [], pl.DataFrame()
     events: list[Event] = []
-    gpus, nodes, topology = frame(GPUS), frame(NODES), frame(TOPOLOGY)
+    gpus, nodes = frame(GPUS), frame(NODES)
+
+    topology = frame(
+        TOPOLOGY,
+        [
+            {"node": node.name, "position": position, "level": level, "value": value, "source": "inventory"}
+            for node in source.fleet.nodes
+            for position, (level, value) in enumerate(node.place)
+        ],
+    )
 
     def apply(**new: Any) -> None:
         nonlocal state, scores
         given = {"windows": None, "window_start_ns": None, "events": frame(EVENTS)} | new
         state, out = scoring.apply(
-            state, measurements=frame(MEASUREMENTS), gpus=gpus, nodes=nodes, **given, **(thresholds or {})
+            state,
+            measurements=frame(MEASUREMENTS),
+            gpus=gpus,
+            nodes=nodes,
+            topology=topology,
+            **given,
+            **(thresholds or {}),
         )
         transitions.append(out.transitions)
         said.append(out.scores.filter(pl.col("reasons") != "[]").drop("state", "speeds"))

@@ -18,9 +18,7 @@ from telemetry.tables import EVENTS, GPUS, MEASUREMENTS, NODES, SCORES, TRANSITI
 class Scorer:
     """Applies steps; `scores` holds each GPU's newest row, `transitions` all of them."""
 
-    def __init__(
-        self, gpus: pl.DataFrame | None = None, nodes: pl.DataFrame | None = None, **thresholds: Any
-    ) -> None:
+    def __init__(self, gpus: pl.DataFrame | None = None, nodes: pl.DataFrame | None = None, **thresholds: Any) -> None:
         self.gpus = frame(GPUS) if gpus is None else gpus
         self.nodes = frame(NODES) if nodes is None else nodes
         self.thresholds = thresholds
