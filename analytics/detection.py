@@ -25,6 +25,7 @@ MEMORY: dict[str, tuple[pl.DataType, Any]] = {
 """Columns of a GPU's state. Sums of log speed; `_windows` and `_sum` count and add since a sum last stood at zero."""
 
 NOISE_FLOOR = 0.003  #: between windows: a 15 MHz clock step at 1.4 GHz, spread evenly
+DECIMALS = 12  #: of what is remembered: it is written as text and read back the same
 NOISE_MEMORY = 30  #: windows over which the noise is averaged
 
 
@@ -156,6 +157,11 @@ def _merged(gpus: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     """`gpus` with the memory of `rows`."""
     told = rows.select("gpu_uuid", *MEMORY, pl.lit(value=True).alias("_told"))
     joined = gpus.join(told, on="gpu_uuid", how="left", suffix="_new", maintain_order="left")
-    return joined.with_columns(
-        pl.when("_told").then(f"{name}_new").otherwise(name).alias(name) for name in MEMORY
-    ).select(gpus.columns)
+
+    def kept(name: str) -> pl.Expr:
+        new = pl.col(f"{name}_new")
+        return new.round(DECIMALS) if MEMORY[name][0] == pl.Float64() else new
+
+    return joined.with_columns(pl.when("_told").then(kept(name)).otherwise(name).alias(name) for name in MEMORY).select(
+        gpus.columns
+    )

@@ -44,13 +44,16 @@ class Verdict:
 
 
 def verdicts(run: Run) -> Iterator[Verdict]:
-    """Every GPU of the run once; of several faults on it the last one counts."""
+    """Every GPU that is there at the end, once; of several faults on it the last one counts."""
     jobs = {node: job for job in run.truth["jobs"] for node in job["nodes"]}
     faults = {gpu: fault for fault in run.truth["faults"] for gpu in fault["gpus"]}
     moves: dict[str, list[dict[str, object]]] = {}
     for row in run.transitions.sort("time_ns").iter_rows(named=True):
         moves.setdefault(row["gpu_uuid"], []).append(row)
+    swaps = {(gpu["node"], gpu["slot"]) for gpu in run.truth["gpus"].values() if "from_ns" in gpu}
     for uuid, gpu in run.truth["gpus"].items():
+        if (gpu["node"], gpu["slot"]) in swaps and "from_ns" not in gpu:
+            continue  # it has been taken out
         fault = faults.get(uuid)
         job = jobs[gpu["node"]]
         speed = gpu["speeds"][job["class"]]
@@ -108,9 +111,12 @@ class Count:
 
 
 def slow_count(found: list[Verdict]) -> Count:
-    """Demotions against true speed: 3 % slow and more is to be found, less than 2 % is not; between is neither."""
+    """Demotions against true speed: 3 % slow and more is to be found, less than 2 % is not; between is neither.
+
+    A fast GPU that is demoted for the very fault it has, by its cause, is not a false one.
+    """
     slow = [verdict for verdict in found if verdict.speed <= SLOW]
-    fine = [verdict for verdict in found if verdict.speed > TYPICAL]
+    fine = [verdict for verdict in found if verdict.speed > TYPICAL and not verdict.named]
     hits = sum(verdict.demoted for verdict in slow)
     return Count(hits=hits, false=sum(verdict.demoted for verdict in fine), missed=len(slow) - hits)
 
