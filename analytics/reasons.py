@@ -62,7 +62,7 @@ REASONS: Mapping[str, Reason] = MappingProxyType({r.code: r for r in (
     _r("operator_hold", "standard", "none", None, "event", None, "held by an operator"),
     _r("operator_clear", "standard", "none", None, "event", None, "cleared by an operator"),
     _r("breaker_open", "standard", "watch", None, "note", "breaker_ratio", "too many demotions at once (limit {} of the fleet): this one is held until an operator resets"),
-    _r("observe_only", "standard", "none", None, "note", None, "would be {}: observing only"),
+    _r("observing", "standard", "none", None, "note", None, "would be {}: observing only"),
     _r("application_clocks", "standard", "watch", "software", "judged", None, "a clock setting holds the clock in {} of the busy time, unlike its peers"),
     _r("drifting", "standard", "watch", None, "judged", "drift_effect", "{} slower than it was at first, lasting (limit {})"),
     _r("slow_at_equal_clock", "standard", "watch", "silicon", "judged", None, "{} of its neighbours' work in the same active time at equal clock"),

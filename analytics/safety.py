@@ -78,7 +78,7 @@ def decide(
     if limits.observe_only:
         stays = pl.col("tier").fill_null("standard").replace({"unknown": "standard"})
         seen = pl.when(pl.col("firm") == "unknown").then(pl.lit("unknown")).otherwise(stays)
-        rows = _noted(rows.with_columns(seen.alias("tier_now")), "observe_only", limits)
+        rows = _noted(rows.with_columns(seen.alias("tier_now")), "observing", limits)
         return Decided(rows=rows.drop("would_be"), open=is_open(gpus))
     before, now, firm = (_rank(name) for name in ("tier", "tier_now", "firm"))
     soft = pl.col("tier").is_not_null() & (now >= BAD) & (now > before) & (firm < now) & (now != RANK["unknown"])
