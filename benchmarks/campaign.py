@@ -18,7 +18,7 @@ from benchmarks.campaign_fleets import broken, flood, quiet, slow, storm  # noqa
 from benchmarks.campaign_judging import Verdict, slow_count, verdicts  # noqa: E402
 from benchmarks.campaign_run import Run, play  # noqa: E402
 
-WINDOWS = 36
+WINDOWS = 32
 ALL_PASS = {"breaker_ratio": 1.0}  #: more of these fleets is broken at once than a breaker lets pass
 HARD = ("ecc_uncorrected", "row_remap_failed", "row_remap_pending", "xid", "fallen_off_bus", "fabric_fault")
 LOSSES = ((0.01, 0.02), (0.02, 0.03), (0.03, 0.05), (0.05, 0.10))
@@ -134,24 +134,25 @@ def _storms(seeds: int) -> Iterator[Figure]:
 
 def _quiet(seeds: int) -> Iterator[Figure]:
     """Days without a fault, in windows of ten minutes from samples every 30 s."""
-    days, wrong, slow_ones = 0.0, 0, 0
+    days, wrong = 0.0, 0
     for seed in range(1, _some(seeds) + 1):
         run = play(quiet(seed), seed=seed, windows=144, window_s=600, interval_s=30)
         days += run.gpu_days
         for verdict in verdicts(run):
-            slow_ones += verdict.speed <= 0.98
             wrong += verdict.demoted and verdict.speed > 0.98
-    yield _figure("quiet", "false demotions", wrong, days, 0, at_most=True)
-    yield _figure(
-        "quiet", f"false demotions in {MANY_GPU_DAYS:,} GPU-days", wrong / days * MANY_GPU_DAYS, days, 1.0, at_most=True
-    )
+    rate = wrong / days * MANY_GPU_DAYS
     bound = (wrong + 3.0 + 1.7 * wrong**0.5) / days * MANY_GPU_DAYS
+    yield _figure("quiet", "false demotions", wrong, days)
+    yield _figure("quiet", "GPU-days without a fault", days, days)
+    decided = rate > 1.0 or bound <= 1.0  # no false one in 250 GPU-days says little about 10,000
+    one = _figure("quiet", f"false demotions in {MANY_GPU_DAYS:,} GPU-days", rate, days, 1.0, at_most=True)
+    yield one if decided else one | {"holds": None}
     yield _figure("quiet", "the same, upper end of a 95 % interval", bound, days)
 
 
 def _some(seeds: int) -> int:
-    """Seeds of the sets that need fewer: a third, at least one."""
-    return max(1, (seeds + 2) // 3)
+    """Seeds of the sets that take longer: a tenth, at least one."""
+    return max(1, (seeds + 9) // 10)
 
 
 def _share(values: list[bool]) -> float:
