@@ -13,6 +13,9 @@ from analytics.thresholds import Thresholds
 STEADY_LOAD = 0.9  #: busy ratio above which a low PCIe generation is no power saving between bursts
 CLOCK_SETTING = 0.5  #: share of busy samples held by a clock setting, above that of the peers
 SLOW_BY_SETTING = -0.02  #: log speed: the setting costs as much as a slow GPU
+LOWERED_LIMIT = 0.95  #: of the board's own power limit: the clock goes with power to 1 / 2.4, so this costs 2 %
+USUAL_LIMIT = 0.97  #: the model's other boards are above this share of theirs: the site has not lowered them all
+SLOW_SILICON = -0.02  #: log speed beyond what the clock explains: the same effect as elsewhere
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,13 +28,14 @@ class _Finding:
 def conditions(windows: pl.DataFrame, *, limits: Thresholds, complete: bool = True) -> pl.DataFrame:
     """One row per gpu_uuid: for each code a Boolean `code` (null: not judged) and a Float64 `code_value`.
 
-    `windows`: rows of WINDOWS of one window with peer_group, slot, log_speed, and max_pcie_gen and max_pcie_width,
-    the best links these GPUs have shown. Peers are those of the same group in the same window: what befalls a whole
+    `windows`: rows of WINDOWS of one window with peer_group, slot, power_limit_default_w, log_speed,
+    silicon_log_speed and contended (see `equal_work`), and max_pcie_gen and max_pcie_width, the best links these GPUs
+    have shown. Peers are those of the same group in the same window: what befalls a whole
     room makes nobody stand out. An incomplete window says nothing about completeness.
     """
     rows = windows.with_columns(load_bin())
     findings = [*_throttling(limits), *_errors(limits), *_links(), *_recovery(), *_telemetry(limits, complete)]
-    findings += [_clock_setting(), _hot(limits)]
+    findings += [_clock_setting(), _hot(limits), _power_limit(), *_at_equal_work()]
     columns: list[pl.Expr] = [pl.col("gpu_uuid")]
     for finding in findings:
         columns.append(finding.found.cast(pl.Boolean).alias(finding.code))
@@ -129,3 +133,25 @@ def _hot(limits: Thresholds) -> _Finding:
     usual, count = temperature.median().over(*peers), temperature.count().over(*peers)
     above = pl.when(count >= limits.min_peers).then(temperature - usual)
     return _Finding(code="hot", found=above > limits.hot_c, value=above)
+
+
+def _power_limit() -> _Finding:
+    """Against the board's own limit, where the model's other boards have theirs and the cap is what holds the clock."""
+    share = pl.col("power_limit_w") / pl.col("power_limit_default_w")
+    model = pl.col("peer_group").str.replace(r"\|\d+W", "")
+    lowered = (share < LOWERED_LIMIT) & (share.median().over(model) >= USUAL_LIMIT)
+    working = pl.when((pl.col("busy_samples") > 0) & share.is_not_null())
+    return _Finding(
+        code="power_limit", found=working.then(lowered & (pl.col("sw_power_cap_ratio") > CLOCK_SETTING)), value=share
+    )
+
+
+def _at_equal_work() -> list[_Finding]:
+    """Slow beyond what the clock explains; and a node that waits for nobody else's GPU."""
+    silicon = pl.col("silicon_log_speed")
+    slow = (silicon < SLOW_SILICON) & (pl.col("log_speed") < SLOW_SILICON)
+    judged = pl.when(silicon.is_not_null())
+    return [
+        _Finding(code="slow_at_equal_clock", found=judged.then(slow), value=silicon.exp()),
+        _Finding(code="node_contended", found=pl.col("contended"), value=pl.col("waiting")),
+    ]

@@ -8,8 +8,9 @@ from types import MappingProxyType
 
 import polars as pl
 
+from analytics.policy import Policy
 from analytics.thresholds import Thresholds
-from analytics.xid import XIDS
+from telemetry.tables import TIERS
 
 HOLDS: dict[str, pl.DataType] = {
     "gpu_uuid": pl.String(),
@@ -17,7 +18,13 @@ HOLDS: dict[str, pl.DataType] = {
     "value": pl.Int64(),
     "time_ns": pl.Int64(),
 }
-"""One row per GPU, reason code and value (the XID's number): the newest time it happened."""
+"""One row per GPU, reason code and value (the XID's number): the newest time it happened.
+
+`xid_seen` is no reason yet: one row a time, of a code that counts only when it comes more often.
+"""
+
+SEEN = "xid_seen"
+OPERATOR = ("operator_pin", "operator_hold")
 
 KINDS: Mapping[str, str] = MappingProxyType(
     {
@@ -28,6 +35,9 @@ KINDS: Mapping[str, str] = MappingProxyType(
         "collector_hang": "collector_trouble",
         "collector_failed": "collector_trouble",
         "clock_skew": "collector_trouble",
+        "operator_pin": "operator_pin",
+        "operator_hold": "operator_hold",
+        "operator_clear": "operator_clear",
     }
 )
 """Kinds of events that become a reason, and which; others only inform."""
@@ -35,8 +45,6 @@ KINDS: Mapping[str, str] = MappingProxyType(
 RESETS = ("gpu_reset", "driver_reload")
 """Kinds that lift what a reset heals; counters start anew by themselves."""
 
-APPLICATION_XIDS = tuple(code for code, policy in XIDS.items() if policy.tier is None)
-REPAIR_XIDS = tuple(code for code, policy in XIDS.items() if policy.action == "repair")
 GONE = ("gpu_lost", "missing_gpu", "access_lost")
 
 
@@ -51,17 +59,28 @@ def of_events(events: pl.DataFrame, node_gpus: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([single.select(columns), whole.with_columns(whole=pl.lit(value=True)).select(columns)])
 
 
-def from_events(events: pl.DataFrame) -> pl.DataFrame:
-    """New holds from events of single GPUs (see `of_events`)."""
+def from_events(events: pl.DataFrame, policy: Policy) -> pl.DataFrame:
+    """New holds from events of single GPUs (see `of_events`); `policy` says which XIDs say nothing.
+
+    `operator_pin` has in `value` the tier, as its place in `telemetry.tables.TIERS`; one that is no tier is ignored.
+    """
+    xid, pin = pl.col("kind") == "xid", pl.col("kind") == "operator_pin"
+    rules = {number: policy.of(number) for number in events.filter(xid)["code"].unique().to_list()}
+    silent = [number for number, rule in rules.items() if rule.tier is None]
+    often = [number for number, rule in rules.items() if rule.count > 1]
     held = events.filter(
-        pl.col("kind").is_in(list(KINDS)) & ~((pl.col("kind") == "xid") & pl.col("code").is_in(APPLICATION_XIDS))
+        pl.col("kind").is_in(list(KINDS))
+        & ~(xid & pl.col("code").is_in(silent))
+        & ~(pin & ~pl.col("code").is_between(0, len(TIERS) - 1))
     )
     code = (
         pl.when((pl.col("kind") == "missing_gpu") & pl.col("whole"))
         .then(pl.lit("node_missing_gpu"))
+        .when(xid & pl.col("code").is_in(often))
+        .then(pl.lit(SEEN))
         .otherwise(pl.col("kind").replace(dict(KINDS)))
     )
-    value = pl.when(pl.col("kind") == "xid").then("code").otherwise(0)
+    value = pl.when(xid | pin).then("code").otherwise(0)
     return held.select("gpu_uuid", code.alias("code"), value.cast(pl.Int64).alias("value"), "time_ns")
 
 
@@ -80,15 +99,41 @@ def merge(holds: pl.DataFrame, new: pl.DataFrame) -> pl.DataFrame:
     """The holds with the new ones, each reason once with its newest time: a hundred equal XIDs are one."""
     if new.is_empty():
         return holds
-    number = pl.when(pl.col("code") == "xid").then("value").otherwise(0).alias("_number")
+    number = pl.when(pl.col("code").is_in(["xid", SEEN])).then("value").otherwise(0).alias("_number")
+    each = pl.when(pl.col("code") == SEEN).then("time_ns").otherwise(0).alias("_each")
     joined = pl.concat([holds, new.select(*HOLDS)]).sort("gpu_uuid", "code", "time_ns", "value")
     return (
-        joined.with_columns(number)
-        .group_by("gpu_uuid", "code", "_number")
+        joined.with_columns(number, each)
+        .group_by("gpu_uuid", "code", "_number", "_each")
         .last()
         .select(*HOLDS)
-        .sort("gpu_uuid", "code", "value")
+        .sort("gpu_uuid", "code", "value", "time_ns")
     )
+
+
+def counted(holds: pl.DataFrame, policy: Policy) -> pl.DataFrame:
+    """The holds with `xid` for each code that was seen as often, within as long, as its policy asks."""
+    seen = holds.filter(pl.col("code") == SEEN)
+    if seen.is_empty():
+        return holds
+    kept, due = [holds.filter(pl.col("code") != SEEN)], []
+    for (_, number), times in seen.group_by("gpu_uuid", "value", maintain_order=True):
+        rule = policy.of(int(number))
+        recent = times.filter(pl.col("time_ns") > pl.col("time_ns").max() - round(rule.window_s * 1e9)).sort("time_ns")
+        kept.append(recent.tail(rule.count))
+        if len(recent) >= rule.count and rule.tier is not None:
+            due.append(recent.tail(1).with_columns(pl.lit("xid").alias("code")))
+    return merge(pl.concat(kept), pl.concat(due)) if due else pl.concat(kept).sort(*HOLDS)
+
+
+def cleared(holds: pl.DataFrame) -> pl.DataFrame:
+    """The holds without those that came before an operator cleared their GPU."""
+    clear = holds.filter(pl.col("code") == "operator_clear").select("gpu_uuid", pl.col("time_ns").alias("clear_ns"))
+    if clear.is_empty():
+        return holds
+    rows = holds.join(clear, on="gpu_uuid", how="left", maintain_order="left")
+    before = (pl.col("time_ns") <= pl.col("clear_ns")) & (pl.col("code") != "operator_clear")
+    return rows.filter(~before.fill_null(value=False)).select(*HOLDS)
 
 
 def node_wide(holds: pl.DataFrame, node_gpus: pl.DataFrame, *, burst_s: float) -> pl.DataFrame:
@@ -106,25 +151,32 @@ def node_wide(holds: pl.DataFrame, node_gpus: pl.DataFrame, *, burst_s: float) -
     return joined.with_columns(renamed.alias("code")).select(*HOLDS).sort("gpu_uuid", "code", "value")
 
 
-def standing(holds: pl.DataFrame, gpus: pl.DataFrame, *, now_ns: int, limits: Thresholds) -> pl.DataFrame:
+def standing(
+    holds: pl.DataFrame, gpus: pl.DataFrame, *, now_ns: int, limits: Thresholds, policy: Policy
+) -> pl.DataFrame:
     """The holds that still stand.
 
     A reset (`gpus.reset_ns`) lifts what came before it, except what asks for repair. A GPU that was gone is back after
-    M windows in a row (`gpus.run`, `window_start_ns`, `window_s`). The rest ends after `hold_s`, collector trouble
-    after `trouble_s`; what asks for repair never ends by itself.
+    M windows in a row (`gpus.run`, `window_start_ns`, `window_s`), and not before: silence heals nothing. What an
+    operator pinned or held stands until it is cleared, what asks for repair too. The rest ends after `hold_s`,
+    collector trouble and the word of a clearing after `trouble_s`.
     """
     if holds.is_empty():
         return holds
     rows = holds.join(
         gpus.select("gpu_uuid", "reset_ns", "run", "window_start_ns", "window_s"), on="gpu_uuid", maintain_order="left"
     )
-    repair = (pl.col("code") == "xid") & pl.col("value").is_in(REPAIR_XIDS)
-    reset = (pl.col("time_ns") <= pl.col("reset_ns")) & ~repair
+    asking = [code for code, rule in policy.codes.items() if rule.action == "repair"]
+    repair = (pl.col("code") == "xid") & pl.col("value").is_in(asking)
+    said = pl.col("code").is_in(list(OPERATOR))
+    cleared = pl.col("code") == "operator_clear"
+    reset = (pl.col("time_ns") <= pl.col("reset_ns")) & ~repair & ~said & ~cleared
     since = (pl.col("window_start_ns") - pl.col("time_ns")) / 1e9
     back = (pl.col("run") >= limits.of) & (since >= (limits.of - 1) * pl.col("window_s"))
-    returned = pl.col("code").is_in(GONE) & back
-    lifted = reset | returned
+    gone = pl.col("code").is_in(GONE)
+    lifted = reset | (gone & back)
     age_s = (now_ns - pl.col("time_ns")) / 1e9
-    term = pl.when(pl.col("code") == "collector_trouble").then(limits.trouble_s).otherwise(limits.hold_s)
-    lifted = lifted | ((age_s > term) & ~repair)
+    short = (pl.col("code") == "collector_trouble") | cleared
+    term = pl.when(short).then(limits.trouble_s).otherwise(limits.hold_s)
+    lifted = lifted | ((age_s > term) & ~repair & ~said & ~gone)
     return rows.filter(~lifted.fill_null(value=False)).select(*HOLDS)

@@ -10,6 +10,7 @@ import polars as pl
 
 from analytics import holds, measured
 from analytics.features import merge_parts
+from analytics.policy import Policy
 from analytics.state import State, newcomers
 from analytics.thresholds import Thresholds
 from telemetry.tables import EVENTS, GPUS, MEASUREMENTS, NODES, WINDOWS, Table
@@ -29,9 +30,8 @@ class Step:
     whole: bool  #: speeds of all GPUs are computed again
     gpus: pl.DataFrame  #: rows of the state with newcomers, and `told_node`
     before: pl.DataFrame  #: what the rows said before, for comparison
-    inventory: (
-        pl.DataFrame
-    )  #: gpu_uuid, inventory_node, model, memory_total_bytes, inventory_limit_w, mig_enabled, slot
+    #: gpu_uuid, inventory_node, model, memory_total_bytes, inventory_limit_w, power_limit_default_w, mig_enabled, slot
+    inventory: pl.DataFrame
     node_gpus: pl.DataFrame  #: node, gpu_uuid: who sits where
     missing: pl.DataFrame  #: nodes that show fewer GPUs than expected
     results: pl.DataFrame  #: new results only
@@ -67,10 +67,11 @@ def read_step(
     nodes: pl.DataFrame,
     as_of_ns: int,
     limits: Thresholds,
+    policy: Policy,
 ) -> Step | None:
     """The step, or None when it brings nothing: a window at or before the last one, and no events or results."""
     for table, frame in ((EVENTS, events), (MEASUREMENTS, measurements), (GPUS, gpus), (NODES, nodes)):
-        _check(table, frame.columns)
+        check(table, frame.columns)
     fresh, start = _fresh(state, windows, window_start_ns)
     quiet = events.is_empty() and measurements.is_empty()
     if fresh is None and windows is not None and quiet:
@@ -82,7 +83,7 @@ def read_step(
     told = holds.of_events(events, seats)
     brought = measured.of_measurements(measurements, seats)
     results = brought.unique().join(state.results, on=list(measured.RESULTS), how="anti")
-    held = holds.from_events(told)
+    held = holds.from_events(told, policy)
     if fresh is not None:
         held = pl.concat([held, holds.from_windows(fresh)])
     named = _named(fresh, told, measurements, brought)
@@ -111,7 +112,8 @@ def read_step(
     )
 
 
-def _check(table: Table, columns: Iterable[str]) -> None:
+def check(table: Table, columns: Iterable[str]) -> None:
+    """Raises ValueError where a frame lacks columns of its table."""
     lacking = [name for name in table.names if name not in set(columns)]
     if lacking:
         raise ValueError(f"{table.name} lack the columns {lacking}")
@@ -121,7 +123,7 @@ def _fresh(state: State, windows: pl.DataFrame | None, window_start_ns: int | No
     """The window if it is a new one, and its start."""
     if windows is None:
         return None, state.last_window_ns
-    _check(WINDOWS, windows.columns)
+    check(WINDOWS, windows.columns)
     starts = set(windows["window_start_ns"].unique().to_list())
     if window_start_ns is None:
         if len(starts) != 1:
@@ -148,6 +150,7 @@ def _inventory(gpus: pl.DataFrame) -> pl.DataFrame:
         "model",
         "memory_total_bytes",
         pl.coalesce("power_limit_w", "power_limit_default_w").alias("inventory_limit_w"),
+        pl.col("power_limit_default_w").cast(pl.Float64),
         "mig_enabled",
         "slot",
     ).sort("gpu_uuid")

@@ -7,18 +7,20 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from analytics import evidence, holds, measured
+from analytics import detection, evidence, holds, measured, safety
 from analytics.conditions import conditions
+from analytics.equal_work import at_equal_work
 from analytics.frames import schema
-from analytics.inputs import Step, read_step
+from analytics.inputs import Step, check, read_step
 from analytics.peers import peer_group
+from analytics.policy import DEFAULT, Policy
 from analytics.publish import scores_of, transitions_of
 from analytics.speed import window_speed
-from analytics.state import State, empty, restore, speeds, under
+from analytics.state import State, empty, forget, restore, speeds, under
 from analytics.thresholds import Thresholds
 from analytics.tiers import judge, judge_fast, slow_findings
 from analytics.verdicts import reasons, verdicts
-from telemetry.tables import SCORES, TRANSITIONS
+from telemetry.tables import EVENTS, SCORES, TRANSITIONS
 
 __all__ = ["Scored", "State", "apply", "empty", "restore"]
 
@@ -27,10 +29,14 @@ SPEED_DRIFT = 1e-3  #: a speed that moved by less, because its peers did, is not
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scored:
-    """What a step publishes: rows of SCORES for GPUs with news, rows of TRANSITIONS for tiers that changed."""
+    """What a step publishes: rows of SCORES for GPUs with news, rows of TRANSITIONS for tiers that changed.
+
+    `fleet`: reason codes of the fleet as a whole: `breaker_open` while demotions are held.
+    """
 
     scores: pl.DataFrame
     transitions: pl.DataFrame
+    fleet: tuple[str, ...] = ()
 
 
 def apply(
@@ -44,6 +50,8 @@ def apply(
     nodes: pl.DataFrame,
     as_of_ns: int,
     complete: bool = True,
+    topology: pl.DataFrame | None = None,
+    xid_policy: Policy = DEFAULT,
     **thresholds: float,
 ) -> tuple[State, Scored]:
     """The state after one step, and what to publish.
@@ -51,6 +59,7 @@ def apply(
     `windows`: one closed window (rows of WINDOWS, maybe none), or None for a step of events and measurements only. A
     window at or before the last one applied changes nothing, nor does an event or result seen before. `gpus`, `nodes`:
     the newest inventory. `complete` false: parts of the window are missing, so absence says nothing yet.
+    `topology`: rows of TOPOLOGY, to tell at which level an excess sits. `xid_policy`: see `analytics/policy.py`.
     `thresholds`: fields of `Thresholds`.
 
     A step with a window, or with nothing at all (a tick), moves time to `as_of_ns`: what is too old becomes unknown
@@ -59,16 +68,17 @@ def apply(
     another window.
     """
     limits = Thresholds(**thresholds)
-    state = under(state, limits)
+    check(EVENTS, events.columns)
+    state = _cleared(under(state, limits), events)
     step = read_step(
         state, windows=windows, window_start_ns=window_start_ns, events=events, measurements=measurements, gpus=gpus,
-        nodes=nodes, as_of_ns=as_of_ns, limits=limits,
+        nodes=nodes, as_of_ns=as_of_ns, limits=limits, policy=xid_policy,
     )  # fmt: skip
     if step is None:
         return state, Scored(
             scores=pl.DataFrame(schema=schema(SCORES)), transitions=pl.DataFrame(schema=schema(TRANSITIONS))
         )
-    rows = _placed(step)
+    rows = safety.reset(_placed(step), events)
     telemetry, findings, speeds_now = state.telemetry, None, None
     if step.windows is not None:
         rows, seen = _seen(rows, step)
@@ -78,8 +88,19 @@ def apply(
             min_busy_ratio=limits.min_busy_ratio,
             min_peers=limits.min_peers,
         )
+        speeds_now = at_equal_work(seen, speeds_now, min_peers=limits.min_peers)
         telemetry = evidence.add_windows(telemetry, speeds_now, window_s=step.window_s, half_life_s=limits.half_life_s)
+        followed = detection.follow(
+            rows,
+            telemetry,
+            speeds_now,
+            drift_effect=limits.drift_effect,
+            drift_limit=limits.drift_limit,
+            baseline_windows=limits.baseline_windows,
+        )
+        rows, telemetry = followed.gpus, followed.telemetry
         findings = _findings(seen, speeds_now, rows, step, limits=limits, complete=complete)
+        findings = findings.join(followed.findings, on="gpu_uuid", how="left", maintain_order="left")
         rows = _few_peers(rows, speeds_now)
     results = measured.add(state.results, step.results, keep=int(limits.keep_results))
     summaries = state.summaries
@@ -92,9 +113,10 @@ def apply(
         rows = judge(rows, findings, limits=limits)
     rows = _judge_speed(rows, known, speeds_now, step, limits)
     rows = _fresh(rows, summaries, step, limits)
-    held = holds.merge(state.holds, step.holds)
+    held = holds.cleared(holds.counted(holds.merge(state.holds, step.holds), xid_policy))
+    held = safety.tiers_at(held, rows)
     held = holds.node_wide(held, step.node_gpus, burst_s=limits.burst_s)
-    held = holds.standing(held, rows, now_ns=step.clock_ns, limits=limits)
+    held = holds.standing(held, rows, now_ns=step.clock_ns, limits=limits, policy=xid_policy)
     return _published(
         state,
         rows,
@@ -105,7 +127,26 @@ def apply(
         known=known,
         held=held,
         limits=limits,
+        policy=xid_policy,
+        topology=topology,
     )
+
+
+def _cleared(state: State, events: pl.DataFrame) -> State:
+    """The state after operators cleared GPUs; an event that was seen before clears nothing."""
+    clear = events.filter(pl.col("kind") == "operator_clear")
+    if clear.is_empty():
+        return state
+    named = clear.filter(pl.col("gpu_uuid") != "").select("gpu_uuid", "time_ns")
+    whole = clear.filter(pl.col("gpu_uuid") == "").select("node", "time_ns").join(
+        state.gpus.select("gpu_uuid", "node"), on="node"
+    )  # fmt: skip
+    told = pl.concat([named, whole.select("gpu_uuid", "time_ns")])
+    seen = state.holds.filter(pl.col("code") == "operator_clear").select("gpu_uuid", pl.col("time_ns").alias("seen_ns"))
+    new = told.join(seen, on="gpu_uuid", how="left").filter(
+        pl.col("seen_ns").is_null() | (pl.col("seen_ns") < pl.col("time_ns"))
+    )
+    return forget(state, new["gpu_uuid"].unique()) if len(new) else state
 
 
 def _placed(step: Step) -> pl.DataFrame:
@@ -156,7 +197,7 @@ def _seen(rows: pl.DataFrame, step: Step) -> tuple[pl.DataFrame, pl.DataFrame]:
         pl.when("_reset").then(healed).otherwise("reset_ns").alias("reset_ns"),
     ).drop("_here", "_reset", "_gen", "_width")
     extra = rows.select("gpu_uuid", "peer_group", "max_pcie_gen", "max_pcie_width")
-    slots = step.inventory.select("gpu_uuid", "slot")
+    slots = step.inventory.select("gpu_uuid", "slot", "power_limit_default_w")
     seen = step.windows.join(extra, on="gpu_uuid", maintain_order="left")
     return rows, seen.join(slots, on="gpu_uuid", how="left", maintain_order="left")
 
@@ -165,7 +206,7 @@ def _findings(
     seen: pl.DataFrame, speeds_now: pl.DataFrame, rows: pl.DataFrame, step: Step, *, limits: Thresholds, complete: bool
 ) -> pl.DataFrame:
     """The window's findings; a GPU that is not there although the window is whole delivered none of its samples."""
-    judged = seen.with_columns(speeds_now["log_speed"])
+    judged = seen.with_columns(speeds_now[name] for name in ("log_speed", "silicon_log_speed", "waiting", "contended"))
     found = conditions(judged, limits=limits, complete=complete)
     if not complete:
         return found
@@ -234,7 +275,8 @@ def _fresh(rows: pl.DataFrame, summaries: pl.DataFrame, step: Step, limits: Thre
 
 def _published(
     state: State, rows: pl.DataFrame, step: Step, *, telemetry: pl.DataFrame, results: pl.DataFrame,
-    summaries: pl.DataFrame, known: pl.DataFrame, held: pl.DataFrame, limits: Thresholds,
+    summaries: pl.DataFrame, known: pl.DataFrame, held: pl.DataFrame, limits: Thresholds, policy: Policy,
+    topology: pl.DataFrame | None,
 ) -> tuple[State, Scored]:  # fmt: skip
     """Verdicts on the GPUs in question; rows for those with news."""
     rows = rows.join(step.touched, on="gpu_uuid", how="left", maintain_order="left").with_columns(
@@ -242,13 +284,19 @@ def _published(
     )
     news = pl.col("touched_ns").is_not_null() | step.absent()
     news = news | pl.col("gpu_uuid").is_in(_differing(state.holds, held).implode())
+    news = news | (pl.col("breaker_ns") == safety.LET_THROUGH)
     judged = rows if step.whole or step.now_ns is not None else rows.filter(news)
-    told = reasons(judged, holds=held, speeds=known, missing=step.missing, limits=limits)
+    told = reasons(
+        judged, holds=held, speeds=known, missing=step.missing, limits=limits, policy=policy, topology=topology,
+        everyone=rows,
+    )  # fmt: skip
     primary = _primary(known, rows)
     verdict = verdicts(judged, told, evidence=primary, limits=limits)
     now = judged.join(verdict, on="gpu_uuid", suffix="_now", maintain_order="left")
     now = now.join(primary, on="gpu_uuid", how="left", suffix="_now", maintain_order="left")
     now = now.join(step.before, on="gpu_uuid", how="left", maintain_order="left")
+    decided = safety.decide(now, rows, holds=held, clock_ns=step.clock_ns, limits=limits)
+    now = decided.rows
     drift = ((pl.col("speed_now") - pl.col("speed")).abs() > SPEED_DRIFT) | (
         pl.col("speed_now").is_null() != pl.col("speed").is_null()
     )
@@ -272,7 +320,8 @@ def _published(
         pl.col("codes_now").alias("codes"),
         pl.col("speed_now").alias("speed"),
     )
-    latest = rows.drop("touched_ns").update(public.select("gpu_uuid", "tier", "tier_since_ns", "codes"), on="gpu_uuid")
+    kept = public.select("gpu_uuid", "tier", "tier_since_ns", "codes", *safety.MEMORY)
+    latest = rows.drop("touched_ns").update(kept, on="gpu_uuid")
     speed = public.select("gpu_uuid", pl.col("speed").alias("_speed"), pl.lit(value=True).alias("_told"))
     latest = latest.join(speed, on="gpu_uuid", how="left", maintain_order="left")
     latest = latest.with_columns(pl.when("_told").then("_speed").otherwise("speed").alias("speed")).drop(
@@ -281,7 +330,11 @@ def _published(
     after = State(
         gpus=latest, telemetry=telemetry, results=results, holds=held, summaries=summaries, speeds=known, limits=limits
     )
-    return after, Scored(scores=scores_of(public, after), transitions=transitions_of(public))
+    return after, Scored(
+        scores=scores_of(public, after),
+        transitions=transitions_of(public),
+        fleet=("breaker_open",) if decided.open else (),
+    )
 
 
 def _differing(before: pl.DataFrame, after: pl.DataFrame) -> pl.Series:

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import polars as pl
 
-from analytics import evidence, measured
+from analytics import detection, evidence, measured, safety
 from analytics.holds import HOLDS
 from analytics.reasons import JUDGED
 from analytics.thresholds import Thresholds
@@ -38,6 +38,8 @@ GPU: dict[str, tuple[pl.DataType, Any]] = {
     "fast": (pl.Boolean(), False),
     "m_fast_in": (pl.UInt32(), 0),
     "m_fast_out": (pl.UInt32(), 0),
+    **detection.MEMORY,
+    **safety.MEMORY,
 }
 _JUDGED: dict[str, tuple[pl.DataType, Any]] = {
     f"{prefix}_{code}": (kind, first)
@@ -129,6 +131,28 @@ def newcomers(uuids: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def forget(state: State, uuids: pl.Series) -> State:
+    """The state without what was found about these GPUs: their evidence, results and judgements start anew.
+
+    Their place, tier and the windows they were seen in stay; so do events, which `analytics/holds.py` lifts.
+    """
+    some = pl.col("gpu_uuid").is_in(uuids.implode())
+    anew = (
+        _JUDGED | detection.MEMORY | safety.MEMORY | {name: GPU[name] for name in ("fast", "m_fast_in", "m_fast_out")}
+    )
+    gpus = state.gpus.with_columns(
+        pl.when(some).then(pl.lit(first, dtype=kind)).otherwise(name).alias(name)
+        for name, (kind, first) in anew.items()
+    )
+    return build(
+        gpus=gpus,
+        telemetry=state.telemetry.filter(~some),
+        results=state.results.filter(~some),
+        holds=state.holds,
+        limits=state.limits,
+    )
+
+
 def encode(gpus: pl.DataFrame, *, telemetry: pl.DataFrame, results: pl.DataFrame, holds: pl.DataFrame) -> pl.Series:
     """The column `state` for these rows of `State.gpus`, in their order."""
     rows = gpus.select(
@@ -188,7 +212,7 @@ def restore(scores: pl.DataFrame) -> State:
     frames = {
         "telemetry": pl.DataFrame(parts["telemetry"], schema=evidence.TELEMETRY).sort("gpu_uuid", "workload_class"),
         "results": pl.DataFrame(parts["results"], schema=measured.RESULTS).sort(*measured.SERIES, "time_ns", "value"),
-        "holds": pl.DataFrame(parts["holds"], schema=HOLDS).sort("gpu_uuid", "code", "value"),
+        "holds": pl.DataFrame(parts["holds"], schema=HOLDS).sort("gpu_uuid", "code", "value", "time_ns"),
     }
     return build(gpus=pl.DataFrame(gpus, schema=GPU_SCHEMA).sort("gpu_uuid"), **frames, limits=Thresholds())
 

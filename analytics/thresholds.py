@@ -31,6 +31,18 @@ class Thresholds:
     # Judgements
     need: float = 3  #: N: windows with the finding before it counts
     of: float = 5  #: M: of the last so many that could be judged; all of them clean on the way back
+    # Changes
+    drift_effect: float = (
+        0.02  #: log speed lost against the GPU's own first windows: the effect that matters elsewhere too
+    )
+    drift_limit: float = 0.10  #: cumulative sum: ten windows at 2 % lost, since half of the effect is forgiven
+    baseline_windows: float = 60  #: an hour of work, six independent windows: known to about 0.1 %
+    # Safety
+    breaker_ratio: float = (
+        0.15  #: of the fleet, at least one GPU: 12 % of 153 real nodes were bad at once in burn-in, and must pass
+    )
+    breaker_s: float = 3600.0  #: demotions by soft evidence are counted within an hour
+    observe_only: float = 0  #: 1: tiers stay, what they would be is said
     # Limits
     throttle_ratio: float = 0.1  #: thermal slowdown, brake, hardware slowdown: share of samples, beyond chance readings
     rate_per_minute: float = 10.0  #: ECC, replay and NVLink errors: below it no rate matters, whatever the peers do

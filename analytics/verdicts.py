@@ -5,12 +5,12 @@ To add a note (a reason true of this very moment): one block in `_notes`, its li
 
 import polars as pl
 
+from analytics.cause import shared
+from analytics.policy import Policy
 from analytics.reasons import JUDGED, REASONS, TIER_RANK, Reason
 from analytics.thresholds import Thresholds
-from analytics.xid import UNLISTED, XIDS
 from telemetry.tables import ACTIONS
 
-_COLUMNS = ["gpu_uuid", "code", "value", "limit", "text", "tier", "action", "cause"]
 _TYPES = {
     "gpu_uuid": pl.String(), "code": pl.String(), "value": pl.Float64(), "limit": pl.Float64(),
     "text": pl.String(), "tier": pl.String(), "action": pl.String(), "cause": pl.String(),
@@ -20,17 +20,20 @@ _TIER_OF_RANK = {rank: tier for tier, rank in TIER_RANK.items()}
 
 
 def reasons(
-    gpus: pl.DataFrame, *, holds: pl.DataFrame, speeds: pl.DataFrame, missing: pl.DataFrame, limits: Thresholds
-) -> pl.DataFrame:
+    gpus: pl.DataFrame, *, holds: pl.DataFrame, speeds: pl.DataFrame, missing: pl.DataFrame, limits: Thresholds,
+    policy: Policy, topology: pl.DataFrame | None = None, everyone: pl.DataFrame | None = None,
+) -> pl.DataFrame:  # fmt: skip
     """One row per GPU and reason that holds: code, value, limit, text, tier, action, cause; worst first.
 
-    `missing`: the nodes that show fewer GPUs than expected. `speeds`: rows of `state.speeds`.
+    `missing`: the nodes that show fewer GPUs than expected. `speeds`: rows of `state.speeds`. `everyone`: all GPUs,
+    where `gpus` are only some, for the level at which an excess sits.
     """
     anywhere = gpus.select(pl.col(f"a_{code}").any().alias(code) for code in JUDGED).row(0, named=True)
     parts = [
         _of(gpus.filter(f"a_{code}"), REASONS[code], pl.col(f"v_{code}"), limits) for code in JUDGED if anywhere[code]
     ]
-    parts += [_held(holds.join(gpus.select("gpu_uuid"), on="gpu_uuid", how="semi"))]
+    parts += [_held(holds.join(gpus.select("gpu_uuid"), on="gpu_uuid", how="semi"), policy)]
+    parts += [_shared(shared(gpus if everyone is None else everyone, topology), gpus)]
     parts += _notes(gpus, speeds=speeds, missing=missing, holds=holds, limits=limits)
     rank = pl.col("tier").replace_strict(TIER_RANK, return_dtype=pl.UInt8)
     order = pl.col("code").replace_strict(_ORDER, return_dtype=pl.UInt16)
@@ -69,7 +72,7 @@ def _short(value: pl.Expr) -> pl.Expr:
     )
 
 
-def _held(holds: pl.DataFrame) -> pl.DataFrame:
+def _held(holds: pl.DataFrame, policy: Policy) -> pl.DataFrame:
     """Reasons from events; an XID brings tier, action and cause of its own."""
     if holds.is_empty():
         return pl.DataFrame(schema=_TYPES)
@@ -80,13 +83,15 @@ def _held(holds: pl.DataFrame) -> pl.DataFrame:
     ]
     xids = holds.filter(pl.col("code") == "xid")
     if xids.is_empty():
-        return pl.concat(plain)
+        return pl.concat([pl.DataFrame(schema=_TYPES), *plain])
     number = pl.col("value")
-    known = {code: policy for code, policy in XIDS.items() if policy.tier is not None}
+    rules = {code: policy.of(code) for code in xids["value"].unique().to_list()}
+    silent = [code for code, rule in rules.items() if rule.tier is None]
+    xids = xids.filter(~number.is_in(silent))
 
     def told(field: str) -> pl.Expr:
-        answers = {code: getattr(policy, field) for code, policy in known.items()}
-        return number.replace_strict(answers, default=getattr(UNLISTED, field), return_dtype=pl.String).alias(field)
+        answers = {code: getattr(rule, field) for code, rule in rules.items()}
+        return number.replace_strict(answers, return_dtype=pl.String).alias(field)
 
     rows = xids.select(
         "gpu_uuid",
@@ -98,7 +103,24 @@ def _held(holds: pl.DataFrame) -> pl.DataFrame:
         told("action"),
         told("cause"),
     )
-    return pl.concat([*plain, rows])
+    return pl.concat([pl.DataFrame(schema=_TYPES), *plain, rows])
+
+
+def _shared(levels: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
+    """The level at which an excess sits, for GPUs whose node or block shares it."""
+    reason = REASONS["shared"]
+    rows = levels.join(gpus.select("gpu_uuid"), on="gpu_uuid", how="semi", maintain_order="left")
+    share = pl.col("share").round(2).cast(pl.String)
+    return rows.select(
+        "gpu_uuid",
+        pl.lit(reason.code).alias("code"),
+        pl.col("share").round(6).alias("value"),
+        pl.lit(None, dtype=pl.Float64).alias("limit"),
+        pl.format("{} at the level {}: {} of {} has it", "kind", "level", share, pl.col("value")).alias("text"),
+        pl.lit(reason.tier).alias("tier"),
+        pl.lit(reason.action).alias("action"),
+        pl.lit(reason.cause, dtype=pl.String).alias("cause"),
+    )
 
 
 def _notes(
@@ -120,7 +142,9 @@ def _notes(
 
 
 def verdicts(gpus: pl.DataFrame, told: pl.DataFrame, *, evidence: pl.DataFrame, limits: Thresholds) -> pl.DataFrame:
-    """One row per gpu_uuid: tier, cause, action, reasons (JSON text), codes (what counts as a change).
+    """One row per gpu_uuid: tier, firm, cause, action, reasons (JSON text), codes (what counts as a change).
+
+    `firm`: the tier by events, states and silence, without what is judged from readings.
 
     `evidence`: gpu_uuid, `weight_of_evidence`. Premium needs no reason at all, `fast`, and enough evidence.
     """
@@ -132,7 +156,10 @@ def verdicts(gpus: pl.DataFrame, told: pl.DataFrame, *, evidence: pl.DataFrame, 
         action.alias("act"),
         label.alias("label"),
     )
+    soft = [code for code, reason in REASONS.items() if reason.kind == "judged" and reason.tier != "unknown"]
+    firm = pl.col("rank").filter(~pl.col("code").is_in(soft)).max()
     said = said.group_by("gpu_uuid", maintain_order=True).agg(
+        firm.replace_strict(_TIER_OF_RANK, return_dtype=pl.String).alias("firm"),
         pl.col("rank").max().replace_strict(_TIER_OF_RANK, return_dtype=pl.String).alias("worst"),
         pl.col("cause").drop_nulls().first(),
         pl.col("act").max().replace_strict(names, return_dtype=pl.String).alias("action"),
@@ -148,6 +175,7 @@ def verdicts(gpus: pl.DataFrame, told: pl.DataFrame, *, evidence: pl.DataFrame, 
         .then(pl.lit("premium"))
         .otherwise(pl.col("worst").fill_null("standard"))
         .alias("tier"),
+        pl.col("firm").fill_null("standard"),
         "cause",
         pl.col("action").fill_null("none"),
         pl.col("reasons").fill_null("[]"),

@@ -10,13 +10,18 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class XidPolicy:
-    """`tier` is the best tier a GPU with this XID can have; None: the code says nothing about the GPU."""
+    """`tier` is the best tier a GPU with this XID can have; None: the code says nothing about the GPU.
+
+    Sites change it with a file: `analytics/policy.py`.
+    """
 
     hardware: bool
     tier: str | None
     action: str
     cause: str | None
     text: str
+    count: int = 1  #: so many on one GPU
+    window_s: float = 86_400.0  #: within so long
 
 
 def _application(text: str) -> XidPolicy:

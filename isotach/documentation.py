@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 import click
 
+from analytics.policy import to_yaml
 from isotach.cli import COMMANDS, cli
 from isotach.settings import SETTINGS
 from telemetry.metrics import METRICS
@@ -105,7 +106,13 @@ def metrics() -> str:
 
 
 PAGES: Mapping[str, Callable[[], str]] = MappingProxyType(
-    {"settings.md": settings, "commands.md": commands, "tables.md": tables, "metrics.md": metrics}
+    {
+        "settings.md": settings,
+        "commands.md": commands,
+        "tables.md": tables,
+        "metrics.md": metrics,
+        "xid-policy.yaml": to_yaml,
+    }
 )
 """Generated pages by file name."""
 

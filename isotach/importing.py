@@ -31,6 +31,7 @@ from telemetry.codec import Encoder
 from telemetry.errors import IsotachError, SettingsError
 from telemetry.records import SampleBatch
 
+RECORDED = {"breaker_ratio": 1.0}  #: what lies in the past drains nothing: no breaker
 LATENESS_S = 30.0
 IDLE_S = 60.0
 UNTIMED_NS = 0  #: what a row without a time is given first, plus its number
@@ -80,7 +81,9 @@ def import_file(
         raise IsotachError(f"{file}: none of its rows could be used")
     with (
         stop_on_signals() as stop,
-        LocalSite(store, window_s=window_s, lateness_s=LATENESS_S, idle_s=IDLE_S, clock_ns=clock) as site,
+        LocalSite(
+            store, window_s=window_s, lateness_s=LATENESS_S, idle_s=IDLE_S, clock_ns=clock, thresholds=RECORDED
+        ) as site,
     ):
         if places is not None:
             site.store.write({"topology": places})

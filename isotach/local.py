@@ -7,8 +7,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
+from types import MappingProxyType, TracebackType
+from typing import Any, Self
 
 from analytics.store import Store
 from isotach.process import Roles
@@ -36,6 +36,7 @@ class LocalSite:
         grace_s: float = 90.0,
         telemetry_partitions: int = 1,
         clock_ns: Callable[[], int] = time.time_ns,
+        thresholds: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         self.store = Store(store)
         try:
@@ -51,6 +52,7 @@ class LocalSite:
         self._idle_s, self._max_skew_s = idle_s, max_skew_s
         self._grace_s = grace_s
         self._clock_ns = clock_ns
+        self._thresholds = thresholds
 
     def start(self, roles: Roles) -> None:
         """Start the jobs."""
@@ -79,6 +81,7 @@ class LocalSite:
             clock_ns=self._clock_ns,
             grace_s=self._grace_s,
             counters=self.counters,
+            thresholds=self._thresholds,
         )
 
     def _run_materialiser(self, stop: threading.Event) -> None:

@@ -101,6 +101,17 @@ def producer(settings: Settings) -> "Producer":
     return HttpProducer(server=settings["server"], token=read_token(settings["token"], settings["token_file"]))
 
 
+def thresholds(settings: Settings) -> dict[str, Any]:
+    """What scoring is told by settings: the XID policy, the breaker, observing only; raises SettingsError."""
+    from analytics.policy import DEFAULT, read_policy
+
+    return {
+        "xid_policy": DEFAULT if settings["xid_policy"] is None else read_policy(settings["xid_policy"]),
+        "breaker_ratio": settings["breaker_ratio"],
+        "observe_only": float(settings["observe_only"]),
+    }
+
+
 def node_name(settings: Settings) -> str:
     """The node's name as the scheduler knows it: the setting, else the host name."""
     return settings["node"] or socket.gethostname()

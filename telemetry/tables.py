@@ -153,8 +153,8 @@ EVENTS = Table(
         _c("time_ns", "int64", "ns UTC", "When it happened at the source.", null=False),
         _c("node", "string", "", "Node it happened on.", null=False),
         _c("gpu_uuid", "string", "", "GPU it speaks of; empty for the whole node.", null=False),
-        _c("kind", "string", "", "xid, gpu_lost, gpu_reset, driver_reload, new_gpu, collector_hang, collector_failed, clock_skew, missing_gpu, fabric_fault.", null=False),
-        _c("code", "int64", "", "XID or other code; 0 where the kind has none.", null=False),
+        _c("kind", "string", "", "xid, gpu_lost, gpu_reset, driver_reload, new_gpu, collector_hang, collector_failed, clock_skew, missing_gpu, fabric_fault, operator_pin, operator_hold, operator_clear, breaker_reset.", null=False),
+        _c("code", "int64", "", "XID or other code; of operator_pin the tier: 0 premium, 1 standard, 2 degraded, 3 quarantine, 4 unknown; 0 where the kind has none.", null=False),
         _c("detail", "string", "", "One line for a person."),
     ),
 )

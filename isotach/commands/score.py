@@ -24,6 +24,7 @@ def command(**values: Any) -> None:
     from streams.score import run_score_job
 
     counters = Counters()
+    limits = roles.thresholds(values)
     with stop_on_signals() as stop:
         transport = roles.kafka(values)
         try:
@@ -32,7 +33,12 @@ def command(**values: Any) -> None:
                 work.start(
                     "score",
                     lambda stop: run_score_job(
-                        transport, member=roles.member("score"), grace_s=values["grace_s"], stop=stop, counters=counters
+                        transport,
+                        member=roles.member("score"),
+                        grace_s=values["grace_s"],
+                        stop=stop,
+                        counters=counters,
+                        thresholds=limits,
                     ),
                 )
                 work.wait()

@@ -25,6 +25,7 @@ def command(**values: Any) -> None:
     from isotach.serving import Listener
     from isotach.site import application, housekeeping
 
+    limits = roles.thresholds(values)
     with stop_on_signals() as stop:
         listener = Listener(host=values["host"], port=values["port"])
         with LocalSite(
@@ -35,6 +36,7 @@ def command(**values: Any) -> None:
             max_skew_s=values["max_skew_s"],
             grace_s=values["grace_s"],
             telemetry_partitions=values["telemetry_partitions"],
+            thresholds=limits,
         ) as site:
             producer = site.transport.producer(client_id="up")
             app = application(values, site.store, site.caught_up, ingest=Ingest(producer), counters=[site.counters])

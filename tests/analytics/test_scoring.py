@@ -182,7 +182,7 @@ def test_one_wild_node_does_not_move_the_others() -> None:
 
 def test_results_of_a_node_never_single_out_a_gpu() -> None:
     """Eight GPUs of a slow node share its score and its reason; none differs from the others."""
-    scorer = Scorer(fleet(6))
+    scorer = Scorer(fleet(6), breaker_ratio=0.2)
     for run in range(5):
         scorer.measurements(
             *(

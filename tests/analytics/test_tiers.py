@@ -108,7 +108,7 @@ def test_results_find_who_is_slow_at_a_normal_clock() -> None:
 
 def test_many_slow_gpus_do_not_hide_one_another() -> None:
     """With a third of the peers 10 per cent slow, each of them is called slow."""
-    scorer = Scorer(fleet(4))
+    scorer = Scorer(fleet(4), breaker_ratio=1.0)
     for at in range(8):
         rows = busy_rows(scorer.gpus)
         for i, row in enumerate(rows):

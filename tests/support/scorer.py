@@ -18,9 +18,7 @@ from telemetry.tables import EVENTS, GPUS, MEASUREMENTS, NODES, SCORES, TRANSITI
 class Scorer:
     """Applies steps; `scores` holds each GPU's newest row, `transitions` all of them."""
 
-    def __init__(
-        self, gpus: pl.DataFrame | None = None, nodes: pl.DataFrame | None = None, **thresholds: float
-    ) -> None:
+    def __init__(self, gpus: pl.DataFrame | None = None, nodes: pl.DataFrame | None = None, **thresholds: Any) -> None:
         self.gpus = frame(GPUS) if gpus is None else gpus
         self.nodes = frame(NODES) if nodes is None else nodes
         self.thresholds = thresholds
@@ -28,6 +26,7 @@ class Scorer:
         self.scores = frame(SCORES)
         self.transitions = frame(TRANSITIONS)
         self.published = 0
+        self.fleet: tuple[str, ...] = ()
 
     def window(self, rows: Sequence[Mapping[str, Any]], *, at: int, complete: bool = True) -> None:
         """One closed window."""
@@ -65,6 +64,7 @@ class Scorer:
             **self.thresholds,
         )  # fmt: skip
         self.published += len(out.scores)
+        self.fleet = out.fleet
         self.scores = pl.concat([self.scores, out.scores]).unique("gpu_uuid", keep="last").sort("gpu_uuid")
         self.transitions = pl.concat([self.transitions, out.transitions])
 
