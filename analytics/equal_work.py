@@ -5,8 +5,8 @@ To compare by another trace of the programme: one line in `_MIX`.
 
 import polars as pl
 
-from analytics.peers import load_bin
 from analytics.estimators import SLOPE_COMPUTE
+from analytics.peers import load_bin
 from analytics.speed import SLOPE_MIXED
 
 SAME_MIX = 0.05  #: log: traffic per unit of work differs by less than that between GPUs of a node on one programme
