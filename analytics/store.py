@@ -106,6 +106,11 @@ class Store:
                 self._checkpoint()
         self._tell(version)
 
+    def replace_topology(self, topology: pl.DataFrame) -> None:
+        """Store this topology instead of the one there: a node that moved, or left, keeps no old place."""
+        nodes = self.table("topology")["node"].unique().to_list()
+        self.write({"topology": topology}, deletes={"topology": nodes})
+
     def frame(self, sql: str, parameters: Sequence[Any] = ()) -> pl.DataFrame:
         """Rows of a query of our own; parameters go where `?` or `$1` stand. Raises StoreError."""
         with self.cursor() as cursor:

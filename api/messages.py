@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from telemetry.codec import ARROW, JSON, MAX_GPUS, check_body, decompress, parse_schema
+from telemetry.codec import ARROW, JSON, MAX_GPUS, check_body, decompress
 from telemetry.errors import BadInput
+from telemetry.head import check_interval, check_name, read_head
 from telemetry.metrics import SAMPLED
 from telemetry.rows import check_event, check_inventory, check_measurement
 
 TELEMETRY = "isotach.telemetry"
-MAX_NAME = 253  #: characters of a node's or a GPU's name: what DNS allows
-MAX_INTERVAL_S = 3_600.0
 _SAMPLED = frozenset(metric.name for metric in SAMPLED)
 
 
@@ -91,31 +90,10 @@ def _measurement(message: object) -> str:
 
 def _checked_arrow(headers: Mapping[str, bytes], body: bytes) -> str:
     """The node of an Arrow message whose headers and frame are right."""
-    mask = parse_schema(_text(headers, "schema", "unknown_schema"))
-    node = _name(_text(headers, "node", "bad_node"), "bad_node")
-    gpus = _text(headers, "gpus", "bad_gpus").split(",")
-    if len(gpus) > MAX_GPUS or len(set(gpus)) != len(gpus):
-        raise BadInput("bad_gpus", f"{len(gpus)} GPUs, {len(set(gpus))} of them distinct; at most {MAX_GPUS}")
-    for gpu in gpus:
-        _name(gpu, "bad_gpus")
-    try:
-        interval = float(_text(headers, "interval-s", "bad_interval"))
-    except ValueError:
-        raise BadInput("bad_interval", f"interval-s is {headers['interval-s'][:80]!r}") from None
-    _interval(interval)
-    if not check_body(decompress(body), mask):
+    head = read_head(headers.get("schema"), headers.get("node"), headers.get("gpus"), headers.get("interval-s"))
+    if not check_body(decompress(body), head.mask):
         raise BadInput("empty", "the batch has no rows")
-    return node
-
-
-def _text(headers: Mapping[str, bytes], name: str, absent: str) -> str:
-    value = headers.get(name)
-    if value is None:
-        raise BadInput(absent, f"header Isotach-{name} is missing")
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        raise BadInput("bad_header", f"header Isotach-{name} is no UTF-8: {value[:40]!r}") from None
+    return head.node
 
 
 def _checked_json(message: object) -> str:
@@ -125,11 +103,11 @@ def _checked_json(message: object) -> str:
     node = message.get("node")
     if not isinstance(node, str):
         raise BadInput("bad_node", f"node must be text, got {type(node).__name__}")
-    _name(node, "bad_node")
+    check_name(node, "bad_node")
     interval = message.get("interval_s")
     if isinstance(interval, bool) or not isinstance(interval, int | float):
         raise BadInput("bad_interval", f"interval_s must be a number, got {type(interval).__name__}")
-    _interval(interval)
+    check_interval(interval)
     samples = message.get("samples")
     if not isinstance(samples, list):
         raise BadInput("wrong_type", f"samples must be a list, got {type(samples).__name__}")
@@ -156,18 +134,7 @@ def _checked_sample(sample: object, where: str) -> str:
         value = sample[name]
         if value is not None and not isinstance(value, int | float):
             raise BadInput("wrong_type", f"{where}.{name} must be a number, got {type(value).__name__}")
-    return _name(gpu_uuid, "bad_gpus")
-
-
-def _name(name: str, rule: str) -> str:
-    if not name or len(name) > MAX_NAME or not name.isprintable():
-        raise BadInput(rule, f"name {name[:80]!r} of {len(name)} characters; 1 to {MAX_NAME}, printable")
-    return name
-
-
-def _interval(interval_s: float) -> None:
-    if not 0 < interval_s <= MAX_INTERVAL_S:
-        raise BadInput("bad_interval", f"interval is {interval_s} s; above 0 and up to {MAX_INTERVAL_S:g}")
+    return check_name(gpu_uuid, "bad_gpus")
 
 
 TOPICS: Mapping[str, Callable[[object], str]] = MappingProxyType(

@@ -58,7 +58,8 @@ def import_file(
     table = scan(file)
     places = None if topology is None else read_topology(topology)
     clock, rejected = RecordedClock(), Rejected()
-    if "value" not in columns and is_telemetry(table.columns):
+    results = "value" in columns or bool(unit) or lower_is_better is not None
+    if not results and is_telemetry(table.columns):
         source = batches(
             file, columns=columns, interval_s=interval_s, source="import", report=lambda row: _add(rejected, row)
         )
@@ -86,7 +87,7 @@ def import_file(
         ) as site,
     ):
         if places is not None:
-            site.store.write({"topology": places})
+            site.store.replace_topology(places)
         jobs = _Jobs(site, clock, window_s=window_s)
         read = jobs.run(itertools.chain([first], messages), stop, total=table.total_rows)
         for rule, count in jobs.set_aside().items():
@@ -146,6 +147,8 @@ def _measurement_messages(
             clock.reach(int(good.select(pl.col("time_ns").max()).item()))
         for message in encode_rows(tables.MEASUREMENTS, good, topic=MEASUREMENTS, key="subject"):
             yield message, 1
+    for row in table.rejected:  # lines that are no rows
+        _add(rejected, row)
 
 
 def _timed(rows: pl.DataFrame, *, now_ns: int) -> pl.DataFrame:

@@ -6,6 +6,7 @@ To add a job: one line in `LocalSite.start`.
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
@@ -38,14 +39,16 @@ class LocalSite:
         clock_ns: Callable[[], int] = time.time_ns,
         thresholds: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        self.store = Store(store)
-        try:
-            self.journal = None if store is None else Journal(store.with_name(store.name + ".journal"))
-        except BaseException:
-            self.store.close()
-            raise
-        self.transport = MemoryTransport(clock_ns=clock_ns, journal=self.journal)
-        self.transport.ensure_topics(specs(telemetry_partitions=telemetry_partitions))
+        with ExitStack() as parts:
+            self.store = parts.enter_context(Store(store))
+            journal = None
+            if store is not None:
+                journal = Journal(store.with_name(store.name + ".journal"))
+                parts.callback(journal.close)
+            self.transport = MemoryTransport(clock_ns=clock_ns, journal=journal)
+            parts.callback(self.transport.close)
+            self.transport.ensure_topics(specs(telemetry_partitions=telemetry_partitions))
+            self._parts = parts.pop_all()
         self.caught_up = CaughtUp()
         self.counters = Counters()
         self._window_s, self._lateness_s = window_s, lateness_s
@@ -89,10 +92,7 @@ class LocalSite:
 
     def close(self) -> None:
         """After the roles have ended."""
-        self.transport.close()
-        if self.journal is not None:
-            self.journal.close()
-        self.store.close()
+        self._parts.close()
 
     def __enter__(self) -> Self:
         return self

@@ -46,7 +46,6 @@ class Setting:
 
 
 LOG = ("agent", "window", "score", "serve", "replay", "doctor")
-JOBS = ("window", "score", "serve", "up")
 SERVERS = ("serve", "up")
 AGENTS = ("agent", "up")
 READERS = ("rank", "explain", "place")

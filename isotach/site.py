@@ -39,7 +39,7 @@ def application(
     topology = settings.get("topology")
     places = None if topology is None else read_topology(topology)
     if places is not None:
-        store.write({"topology": places})  # roll-ups and archive read it there
+        store.replace_topology(places)  # roll-ups and archive read it there
     return create_app(
         store,
         ingest=ingest,

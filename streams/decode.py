@@ -24,13 +24,11 @@ from telemetry.codec import (
     MAX_VALUE_BYTES,
     decompress,
     layout,
-    parse_schema,
 )
 from telemetry.errors import BadInput
+from telemetry.head import Head, check_interval, check_name, read_head
 from telemetry.metrics import METRICS, SAMPLED
 
-MAX_NAME = 253  #: characters of a node's or a GPU's name: what DNS allows
-MAX_INTERVAL_S = 3_600.0
 MIN_TIME_NS = 946_684_800 * 10**9  #: 2000-01-01
 _REMEMBERED_BYTES = 1_024  #: of headers, above which they are read anew: what strangers send stays small
 MAX_TIME_NS = 4_102_444_800 * 10**9  #: 2100-01-01
@@ -51,16 +49,6 @@ class Decoded:
     rejected: list[Rejected]
     garbage: Mapping[str, int] = field(default_factory=dict)
     unknown_values: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Head:
-    """Checked headers of one Arrow message."""
-
-    node: str
-    gpus: list[str]
-    interval_s: float
-    mask: int
 
 
 def slices(messages: Sequence[Message], *, max_bytes: int = 256 << 20) -> Iterator[Sequence[Message]]:
@@ -86,7 +74,7 @@ def _body_bytes(value: bytes) -> int:
 
 def decode(messages: Sequence[Message]) -> Decoded:
     """The samples of messages of `isotach.telemetry`. Never raises for what a message holds."""
-    heads: dict[int, _Head] = {}
+    heads: dict[int, Head] = {}
     bodies: list[Body] = []
     texts: dict[int, JsonSamples] = {}
     rejected: list[Rejected] = []
@@ -131,59 +119,20 @@ def _content(message: Message) -> tuple[bytes, str]:
     raise BadInput("unknown_content_type", f"content type {kind[:80]!r}; {ARROW} or {JSON}")
 
 
-def _checked_head(headers: Mapping[str, bytes]) -> _Head:
+def _checked_head(headers: Mapping[str, bytes]) -> Head:
     given = headers.get("schema"), headers.get("node"), headers.get("gpus"), headers.get("interval-s")
     if sum(len(text or b"") for text in given) > _REMEMBERED_BYTES:
-        return _read_head(*given)
+        return read_head(*given)
     return _remembered_head(*given)
 
 
-def _read_head(schema: bytes | None, node: bytes | None, gpus: bytes | None, interval_s: bytes | None) -> _Head:
-    mask = parse_schema(_text(schema, "schema", "unknown_schema"))
-    name = check_name(_text(node, "node", "bad_node"), "bad_node")
-    listed = _text(gpus, "gpus", "bad_gpus")
-    names = listed.split(",")
-    if len(names) > MAX_GPUS or len(set(names)) != len(names):
-        raise BadInput("bad_gpus", f"{len(names)} GPUs, {len(set(names))} of them distinct; at most {MAX_GPUS}")
-    if not listed.isprintable() or not all(names) or len(max(names, key=len)) > MAX_NAME:
-        raise BadInput("bad_gpus", f"a name in {listed[:80]!r} is empty, unprintable or over {MAX_NAME} characters")
-    interval = _text(interval_s, "interval-s", "bad_interval")
-    try:
-        seconds = float(interval)
-    except ValueError:
-        raise BadInput("bad_interval", f"interval-s is {interval[:80]!r}") from None
-    return _Head(node=name, gpus=names, interval_s=_checked_interval(seconds), mask=mask)
-
-
-_remembered_head = lru_cache(maxsize=16_384)(_read_head)  # a node says the same with every message
-
-
-def _text(value: bytes | None, name: str, absent: str) -> str:
-    if value is None:
-        raise BadInput(absent, f"header {name} is missing")
-    try:
-        return value.decode()
-    except UnicodeDecodeError:
-        raise BadInput("bad_header", f"header {name} is no UTF-8: {value[:40]!r}") from None
-
-
-def check_name(name: str, rule: str) -> str:
-    """The name, if it can name a node or a GPU; raises BadInput."""
-    if not name or len(name) > MAX_NAME or not name.isprintable():
-        raise BadInput(rule, f"name {name[:80]!r} of {len(name)} characters; 1 to {MAX_NAME}, printable")
-    return name
-
-
-def _checked_interval(interval_s: float) -> float:
-    if not 0 < interval_s <= MAX_INTERVAL_S:  # also refuses NaN
-        raise BadInput("bad_interval", f"interval is {interval_s} s; above 0 and up to {MAX_INTERVAL_S:g}")
-    return interval_s
+_remembered_head = lru_cache(maxsize=16_384)(read_head)  # a node says the same with every message
 
 
 def _checked_json(value: bytes) -> JsonSamples:
     samples = read_json(value)
     check_name(samples.node, "bad_node")
-    _checked_interval(samples.interval_s)
+    check_interval(samples.interval_s)
     gpus = set(samples.gpu_uuid)
     if len(gpus) > MAX_GPUS:
         raise BadInput("bad_gpus", f"{len(gpus)} GPUs; at most {MAX_GPUS}")
@@ -192,7 +141,7 @@ def _checked_json(value: bytes) -> JsonSamples:
     return samples
 
 
-def _named(frame: pl.DataFrame, heads: Mapping[int, _Head], rejected: list[Rejected]) -> pl.DataFrame:
+def _named(frame: pl.DataFrame, heads: Mapping[int, Head], rejected: list[Rejected]) -> pl.DataFrame:
     """The frame with names for `gpu` and `message`; rows whose index names no GPU go to `rejected`."""
     if not frame.height:
         return frame.drop("gpu").with_columns(

@@ -47,7 +47,3 @@ class Fenced(TransportError):
 
 class StoreError(IsotachError):
     """The DuckDB store cannot be opened, is locked by another process, or was made by a newer version."""
-
-
-class QueryRefused(IsotachError):
-    """A query is not allowed by the SQL guard; the text says which rule."""

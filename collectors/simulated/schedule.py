@@ -13,7 +13,6 @@ from collectors.simulated.section import Section
 from collectors.simulated.selector import Selectable, read_selector
 from telemetry.tables import TIERS
 
-APPLICATION_XIDS = frozenset({13, 31, 43, 45})
 HARDWARE_XIDS = frozenset({48, 62, 63, 64, 74, 79, 92, 94, 95, 119, 120, 140})
 
 

@@ -40,7 +40,8 @@ def command(file: Path, store: Path, columns: str, **options: Any) -> None:
     isotach import sgemm.csv --store fleet.duckdb --columns gpu=uuid,node=node,value=perf,time=ts --unit ms
     --lower-is-better
 
-    Recorded telemetry, one row a GPU and time, is recognised by its columns (docs/importing.md).
+    Recorded telemetry, one row a GPU and time, is recognised by its columns (docs/importing.md), unless a value, a unit
+    or a direction says that these are results.
     """
     one_thread_each()
     from isotach.importing import import_file

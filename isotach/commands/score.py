@@ -3,12 +3,17 @@
 To change how a GPU is scored: `analytics/scoring.py`.
 """
 
-from typing import Any
+import threading
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from isotach import roles, settings
-from isotach.process import Roles, configure_logging, one_thread_each, stop_on_signals
+from isotach.process import configure_logging, one_thread_each
+
+if TYPE_CHECKING:
+    from streams import Transport
+    from streams.counters import Counters
 
 
 @click.command("score", short_help="Windows into scores.")
@@ -20,27 +25,19 @@ def command(**values: Any) -> None:
     """
     configure_logging(values["log_level"])
     one_thread_each()
-    from streams.counters import Counters
+    from isotach.job import run_job
     from streams.score import run_score_job
 
-    counters = Counters()
     limits = roles.thresholds(values)
-    with stop_on_signals() as stop:
-        transport = roles.kafka(values)
-        try:
-            with roles.metrics_of(values, counters):  # who answers there has found Kafka
-                work = Roles(stop)
-                work.start(
-                    "score",
-                    lambda stop: run_score_job(
-                        transport,
-                        member=roles.member("score"),
-                        grace_s=values["grace_s"],
-                        stop=stop,
-                        counters=counters,
-                        thresholds=limits,
-                    ),
-                )
-                work.wait()
-        finally:
-            transport.close()
+
+    def job(transport: "Transport", counters: "Counters", stop: threading.Event) -> None:
+        run_score_job(
+            transport,
+            member=roles.member("score"),
+            grace_s=values["grace_s"],
+            stop=stop,
+            counters=counters,
+            thresholds=limits,
+        )
+
+    run_job(values, "score", job)

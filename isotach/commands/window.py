@@ -3,12 +3,17 @@
 To change what a window holds: `analytics/features.py`.
 """
 
-from typing import Any
+import threading
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from isotach import roles, settings
-from isotach.process import Roles, configure_logging, one_thread_each, stop_on_signals
+from isotach.process import configure_logging, one_thread_each
+
+if TYPE_CHECKING:
+    from streams import Transport
+    from streams.counters import Counters
 
 
 @click.command("window", short_help="Telemetry into windows.")
@@ -21,28 +26,19 @@ def command(**values: Any) -> None:
     """
     configure_logging(values["log_level"])
     one_thread_each()
-    from streams.counters import Counters
+    from isotach.job import run_job
     from streams.window import run_window_job
 
-    counters = Counters()
-    with stop_on_signals() as stop:
-        transport = roles.kafka(values)
-        try:
-            with roles.metrics_of(values, counters):  # who answers there has found Kafka
-                work = Roles(stop)
-                work.start(
-                    "window",
-                    lambda stop: run_window_job(
-                        transport,
-                        member=roles.member("window"),
-                        window_s=values["window_s"],
-                        lateness_s=values["lateness_s"],
-                        idle_s=values["idle_s"],
-                        max_skew_s=values["max_skew_s"],
-                        stop=stop,
-                        counters=counters,
-                    ),
-                )
-                work.wait()
-        finally:
-            transport.close()
+    def job(transport: "Transport", counters: "Counters", stop: threading.Event) -> None:
+        run_window_job(
+            transport,
+            member=roles.member("window"),
+            window_s=values["window_s"],
+            lateness_s=values["lateness_s"],
+            idle_s=values["idle_s"],
+            max_skew_s=values["max_skew_s"],
+            stop=stop,
+            counters=counters,
+        )
+
+    run_job(values, "window", job)

@@ -432,3 +432,12 @@ def test_memory_stays_flat_over_rounds_of_replacing_and_deleting(tmp_path: Path,
     assert max(used[5:]) <= 1.5 * max(used[1:4]), used
     if path is not None:
         assert path.stat().st_size < 60 << 20
+
+
+def test_a_new_topology_replaces_the_old_one() -> None:
+    """A node that moved keeps no old level, and one that left keeps no place."""
+    with Store(None) as store:
+        store.replace_topology(topology({"n1": [("rack", "r1"), ("spine", "s1")], "n2": [("rack", "r1")]}))
+        store.replace_topology(topology({"n1": [("rack", "r2")]}))
+        found = store.table("topology").select("node", "level", "value").rows()
+    assert found == [("n1", "rack", "r2")]

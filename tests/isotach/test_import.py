@@ -237,3 +237,33 @@ def test_a_store_in_use_is_said_so_and_its_owner_goes_on(tmp_path: Path) -> None
             assert "Traceback" not in done.stderr
         assert owner.alive
         assert owner.stop() == 0
+
+
+def test_results_with_clocks_beside_them_are_no_recording(tmp_path: Path) -> None:
+    """Who says a unit means results: clocks beside them make no recording, and the result's column is asked for."""
+    rows = [["gpu_uuid", "node", "time", "gemm_ms", "sm_clock_mhz", "power_w"]]
+    rows += [[f"GPU-{i}", "n1", 1_767_225_600 + i, 100 + i, 1400, 300] for i in range(5)]
+    file, store = write(tmp_path / "gemm.csv", rows), tmp_path / "s.duckdb"
+    done = run("import", file, "--store", store, "--unit", "ms")
+    assert done.returncode == 1
+    assert "value=" in done.stderr
+    assert not store.exists()
+    done = run("import", file, "--store", store, "--unit", "ms", "--columns", "value=gemm_ms,gpu=gpu_uuid,node=node")
+    assert done.returncode == 0, done.stderr
+    assert measurements_in(store) == 5
+
+
+def test_lines_that_are_no_rows_are_told(tmp_path: Path) -> None:
+    """A line with too many cells is counted and named by its number, and the others are taken."""
+    lines = [
+        "gpu_uuid,node,perf",
+        *(f"GPU-{i},n1,{100 + i}" for i in range(6)),
+        "GPU-6,n1,106,oops,more",
+        "GPU-7,n1,107",
+    ]
+    file, store = tmp_path / "broken.csv", tmp_path / "s.duckdb"
+    file.write_text("\n".join(lines) + "\n")
+    done = run("import", file, "--store", store, "--unit", "ms")
+    assert done.returncode == 0, done.stderr
+    assert "row 7" in done.stderr
+    assert measurements_in(store) == 7

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable
 
+import confluent_kafka
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -51,8 +52,7 @@ def test_murmur2_is_that_of_kafka(key: bytes, hashed: int) -> None:
 @given(key=st.binary(max_size=64), partitions=st.integers(1, 64))
 def test_a_key_goes_where_librdkafka_puts_it(key: bytes, partitions: int) -> None:
     """The same key has the same partition on both transports."""
-    ck = pytest.importorskip("confluent_kafka")
-    assert partition_of(key, partitions) == ck.murmur2(key, partitions)
+    assert partition_of(key, partitions) == confluent_kafka.murmur2(key, partitions)
 
 
 @settings(max_examples=60, deadline=None)

@@ -11,6 +11,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+COLUMNS = ("--columns", "gpu=gpu_uuid,node=node,value=sgemm_ms,time=time", "--unit", "ms", "--lower-is-better")
 SAMPLE = ROOT / "docs" / "sgemm-example.csv"
 
 
@@ -53,7 +54,7 @@ def main() -> None:
         run(agent / "bin" / "python", *pip, f"{wheel}[server]", cwd=work)
         isotach = agent / "bin" / "isotach"
         run(isotach, "--version", cwd=work)
-        run(isotach, "import", SAMPLE, "--store", work / "fleet.duckdb", "--unit", "ms", "--lower-is-better", cwd=work)
+        run(isotach, "import", SAMPLE, "--store", work / "fleet.duckdb", *COLUMNS, cwd=work)
         ranking = run(isotach, "rank", "--store", work / "fleet.duckdb", "--format", "csv", cwd=work)
         if len(ranking.splitlines()) < 10 or "gpu_uuid" not in ranking:
             sys.exit(f"the ranking of the installed wheel is not one:\n{ranking}")

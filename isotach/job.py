@@ -1,0 +1,29 @@
+"""A process that runs one job over Kafka until a signal: what `isotach window` and `isotach score` share.
+
+To add such a command: a module in `isotach/commands` that calls `run_job`.
+"""
+
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from isotach import roles
+from isotach.process import Roles, stop_on_signals
+from streams.counters import Counters
+
+if TYPE_CHECKING:
+    from streams import Transport
+
+
+def run_job(settings: roles.Settings, name: str, job: "Callable[[Transport, Counters, threading.Event], None]") -> None:
+    """Run the job until it is told to stop; raises TransportError when Kafka is not there at the start."""
+    counters = Counters()
+    with stop_on_signals() as stop:
+        transport = roles.kafka(settings)
+        try:
+            with roles.metrics_of(settings, counters):  # who answers there has found Kafka
+                work = Roles(stop)
+                work.start(name, lambda stop: job(transport, counters, stop))
+                work.wait()
+        finally:
+            transport.close()
