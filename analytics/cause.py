@@ -8,6 +8,8 @@ from types import MappingProxyType
 
 import polars as pl
 
+from analytics.keys import KEY
+
 KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "heat": ("hot", "thermal_throttling"),
@@ -23,12 +25,13 @@ MOST = 0.6  #: of a block's GPUs: slots differ, and the cool ones of a warm rack
 FEW = 0.2  #: of the GPUs elsewhere: more, and the whole room has it
 MIN_GPUS = 4
 LEVELS: dict[str, pl.DataType] = {
-    "gpu_uuid": pl.String(), "kind": pl.String(), "level": pl.String(), "value": pl.String(), "share": pl.Float64(),
+    "gpu": KEY, "kind": pl.String(), "level": pl.String(), "value": pl.String(), "share": pl.Float64(),
 }  # fmt: skip
 
 
 def shared(
     gpus: pl.DataFrame,
+    judged: pl.DataFrame,
     topology: pl.DataFrame | None,
     *,
     most: float = MOST,
@@ -37,22 +40,24 @@ def shared(
 ) -> pl.DataFrame:
     """One row per GPU and kind of excess that its node or a wider block shares: kind, level, value, share.
 
-    `gpus`: gpu_uuid, node, stale and the active findings `a_<code>` of the state. `topology`: rows of TOPOLOGY; None
+    `gpus`: gpu, node, stale; `judged`: the active findings `a_<code>` of the state. `topology`: rows of TOPOLOGY; None
     knows nodes only. The widest level counts at which at least `most` of the GPUs of the same block show the excess
     (two nodes at least above the node), while at most `few` of the GPUs outside do. A GPU alone with it has no row.
     """
-    alive = gpus.filter(~pl.col("stale") & pl.col("node").is_not_null())
+    showing = {kind: judged.filter(pl.any_horizontal(f"a_{code}" for code in codes)) for kind, codes in KINDS.items()}
+    if all(found.is_empty() for found in showing.values()):
+        return pl.DataFrame(schema=LEVELS)
+    alive = gpus.filter(~pl.col("stale") & pl.col("node").is_not_null()).select("gpu", "node")
+    nodes = alive.group_by("node", maintain_order=True).agg(pl.len().alias("size"))
+    total, blocks = len(alive), _blocks(nodes, topology)
     parts = []
-    for kind, codes in KINDS.items():
-        shows = alive.select("gpu_uuid", "node", pl.any_horizontal(f"a_{code}" for code in codes).alias("shows"))
-        if not shows["shows"].any():
-            continue
-        blocks = _blocks(shows, topology)
-        total, count = len(shows), int(shows["shows"].sum())
-        sizes = blocks.group_by("position", "level", "value").agg(
-            pl.len().alias("size"), pl.col("shows").sum().alias("with"), pl.col("node").n_unique().alias("nodes")
-        )
-        outside = (count - pl.col("with")) / (total - pl.col("size")).clip(lower_bound=1)
+    for kind, found in showing.items():
+        shows = found.select("gpu").join(alive, on="gpu", maintain_order="left")
+        with_it = shows.group_by("node").agg(pl.len().alias("with"))
+        sizes = blocks.join(with_it, on="node", how="left").group_by("position", "level", "value").agg(
+            pl.col("size").sum(), pl.col("with").fill_null(0).sum(), pl.len().alias("nodes")
+        )  # fmt: skip
+        outside = (len(shows) - pl.col("with")) / (total - pl.col("size")).clip(lower_bound=1)
         fits = sizes.filter(
             (pl.col("with") >= most * pl.col("size"))
             & (pl.col("size") >= min_gpus)
@@ -60,18 +65,23 @@ def shared(
             & (outside <= few)
             & ((pl.col("position") < 0) | (pl.col("nodes") > 1))
         ).with_columns((pl.col("with") / pl.col("size")).alias("share"))
-        found = blocks.filter("shows").join(fits, on=["position", "level", "value"])
-        widest = found.sort("gpu_uuid", "position").unique("gpu_uuid", keep="last", maintain_order=True)
+        inside = shows.join(blocks.select("node", "position", "level", "value"), on="node")
+        inside = inside.join(fits, on=["position", "level", "value"])
+        widest = inside.sort("gpu", "position").unique("gpu", keep="last", maintain_order=True)
         parts.append(widest.with_columns(pl.lit(kind).alias("kind")).select(*LEVELS))
-    return pl.concat(parts).sort("gpu_uuid", "kind") if parts else pl.DataFrame(schema=LEVELS)
+    return pl.concat(parts).sort("gpu", "kind")
 
 
-def _blocks(shows: pl.DataFrame, topology: pl.DataFrame | None) -> pl.DataFrame:
-    """Each GPU once for its node (position -1) and once for each level above it."""
-    own = shows.with_columns(
-        pl.lit(-1, dtype=pl.Int32).alias("position"), pl.lit("node").alias("level"), pl.col("node").alias("value")
+def _blocks(nodes: pl.DataFrame, topology: pl.DataFrame | None) -> pl.DataFrame:
+    """Each node once for itself (position -1) and once for each level above it; `size`: its GPUs."""
+    own = nodes.select(
+        "node",
+        "size",
+        pl.lit(-1, dtype=pl.Int32).alias("position"),
+        pl.lit("node").alias("level"),
+        pl.col("node").alias("value"),
     )
     if topology is None or topology.is_empty():
         return own
     places = topology.select("node", pl.col("position").cast(pl.Int32), "level", "value").unique(["node", "level"])
-    return pl.concat([own, shows.join(places, on="node").select(own.columns)])
+    return pl.concat([own, nodes.join(places, on="node").select(own.columns)])

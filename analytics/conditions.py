@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from analytics.peers import load_bin
+from analytics.keys import contest
+from analytics.peers import load_bin, peers
 from analytics.thresholds import Thresholds
 
 STEADY_LOAD = 0.9  #: busy ratio above which a low PCIe generation is no power saving between bursts
@@ -20,33 +21,51 @@ SLOW_SILICON = -0.02  #: log speed beyond what the clock explains: the same effe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Finding:
+    """`found` null: this window cannot say. Where peers decide, `found` is what a GPU's own row says, and `among_peers`
+    what else must be true of it: looked at only when some row is found, which in a healthy fleet is seldom."""
+
     code: str
-    found: pl.Expr  #: null: this window cannot say
+    found: pl.Expr
     value: pl.Expr
+    among_peers: pl.Expr | None = None
 
 
 def conditions(windows: pl.DataFrame, *, limits: Thresholds, complete: bool = True) -> pl.DataFrame:
-    """One row per gpu_uuid: for each code a Boolean `code` (null: not judged) and a Float64 `code_value`.
+    """One row per gpu: for each code a Boolean `code` (null: not judged) and a Float64 `code_value`.
 
-    `windows`: rows of WINDOWS of one window with peer_group, slot, power_limit_default_w, log_speed,
+    `windows`: rows of WINDOWS of one window with `gpu`, peer_group, slot, power_limit_default_w, log_speed,
     silicon_log_speed and contended (see `equal_work`), and max_pcie_gen and max_pcie_width, the best links these GPUs
     have shown. Peers are those of the same group in the same window: what befalls a whole
-    room makes nobody stand out. An incomplete window says nothing about completeness.
+    room makes nobody stand out. An incomplete window says nothing about completeness. A value is null where its code
+    is true of nobody.
     """
-    rows = windows.with_columns(load_bin())
     findings = [*_throttling(limits), *_errors(limits), *_links(), *_recovery(), *_telemetry(limits, complete)]
     findings += [_clock_setting(), _hot(limits), _power_limit(), *_at_equal_work()]
-    columns: list[pl.Expr] = [pl.col("gpu_uuid")]
-    for finding in findings:
-        columns.append(finding.found.cast(pl.Boolean).alias(finding.code))
-        columns.append(finding.value.cast(pl.Float64).alias(finding.code + "_value"))
-    return rows.select(columns)
+    rows = windows.with_columns(load_bin()).with_columns(contest("peer_group").alias("group"), peers())
+    own = rows.select(finding.found.cast(pl.Boolean).alias(finding.code) for finding in findings)
+    somewhere = own.select(pl.all().any()).row(0, named=True)
+    seen = [finding for finding in findings if somewhere[finding.code]]
+    told = rows.select(
+        *(
+            (finding.found & finding.among_peers).cast(pl.Boolean).alias(finding.code)
+            for finding in seen
+            if finding.among_peers is not None
+        ),
+        *(finding.value.cast(pl.Float64).alias(finding.code + "_value") for finding in seen),
+    )
+    unseen = [
+        pl.lit(None, dtype=pl.Float64).alias(finding.code + "_value")
+        for finding in findings
+        if not somewhere[finding.code]
+    ]
+    found = own.with_columns(told.get_columns()).with_columns(unseen)
+    return found.insert_column(0, rows["gpu"])
 
 
-def _typical(value: pl.Expr, limits: Thresholds, *by: str) -> pl.Expr:
-    """The peers' median; 0 where they are too few to say what is normal."""
-    middle, peers = value.median().over(*by), value.count().over(*by)
-    return pl.when(peers >= limits.min_peers).then(middle).otherwise(0.0)
+def _typical(value: pl.Expr, limits: Thresholds) -> pl.Expr:
+    """The median of the peer group; 0 where they are too few to say what is normal."""
+    middle, count = value.median().over("group"), value.count().over("group")
+    return pl.when(count >= limits.min_peers).then(middle).otherwise(0.0)
 
 
 def _throttling(limits: Thresholds) -> list[_Finding]:
@@ -58,11 +77,15 @@ def _throttling(limits: Thresholds) -> list[_Finding]:
     explained = pl.max_horizontal("hw_thermal_ratio", "power_brake_ratio").fill_null(0.0)
     slowdown = pl.col("hw_slowdown_ratio") - explained
     working = pl.when(pl.col("busy_samples") > 0).then(heat)
-    above = heat - _typical(working, limits, "peer_group")
     judged = (pl.col("busy_samples") > 0) | (heat > limits.throttle_ratio)
     limit = limits.throttle_ratio
     return [
-        _Finding(code="thermal_throttling", found=pl.when(judged).then((heat > limit) & (above > limit)), value=heat),
+        _Finding(
+            code="thermal_throttling",
+            found=pl.when(judged).then(heat > limit),
+            among_peers=heat - _typical(working, limits) > limit,
+            value=heat,
+        ),
         _Finding(code="power_brake", found=brake > limit, value=brake),
         _Finding(code="hw_slowdown", found=slowdown > limit, value=slowdown),
     ]
@@ -77,8 +100,8 @@ def _errors(limits: Thresholds) -> list[_Finding]:
         ("nvlink_errors", "nvlink_errors"),
     ):
         rate = pl.col(column).cast(pl.Float64) * 60 / pl.col("window_s")
-        usual = limits.rate_factor * _typical(rate, limits, "peer_group")
-        found.append(_Finding(code=code, found=(rate > limits.rate_per_minute) & (rate > usual), value=rate))
+        usual = limits.rate_factor * _typical(rate, limits)
+        found.append(_Finding(code=code, found=rate > limits.rate_per_minute, among_peers=rate > usual, value=rate))
     remap = (("row_remap_failed", "row_remap_failed"), ("row_remap_pending", "row_remap_pending"))
     return found + [_Finding(code=code, found=pl.col(column), value=pl.lit(None)) for code, column in remap]
 
@@ -92,7 +115,7 @@ def _links() -> list[_Finding]:
         ("pcie_link_width", "max_pcie_width", busy),
     ):
         seen = pl.when(steady).then(now).cast(pl.Float64)
-        parts.append(seen / pl.max_horizontal(best, seen.median().over("peer_group"), seen))
+        parts.append(seen / pl.max_horizontal(best, seen.median().over("group"), seen))
     share = pl.min_horizontal(parts)
     return [_Finding(code="pcie_link", found=share < 1, value=share)]
 
@@ -119,18 +142,21 @@ def _telemetry(limits: Thresholds, complete: bool) -> list[_Finding]:
 
 def _clock_setting() -> _Finding:
     share = pl.col("application_clocks_ratio")
-    above = share - share.median().over("peer_group") > CLOCK_SETTING
     slower = pl.col("log_speed") < SLOW_BY_SETTING
+    held = share > CLOCK_SETTING  # no peer's share is below zero
     return _Finding(
-        code="application_clocks", found=pl.when(pl.col("log_speed").is_not_null()).then(above & slower), value=share
+        code="application_clocks",
+        found=pl.when(pl.col("log_speed").is_not_null() & share.is_not_null()).then(held & slower),
+        among_peers=share - share.median().over("group") > CLOCK_SETTING,
+        value=share,
     )
 
 
 def _hot(limits: Thresholds) -> _Finding:
     """Against the same slot of other nodes at the same work: slots differ inside healthy nodes."""
-    peers = ("peer_group", "slot", "workload_class", "load_bin")
+    by = ("peers", "slot")
     temperature = pl.when(pl.col("slot").is_not_null()).then("temperature_c").cast(pl.Float64)
-    usual, count = temperature.median().over(*peers), temperature.count().over(*peers)
+    usual, count = temperature.median().over(*by), temperature.count().over(*by)
     above = pl.when(count >= limits.min_peers).then(temperature - usual)
     return _Finding(code="hot", found=above > limits.hot_c, value=above)
 
@@ -139,10 +165,12 @@ def _power_limit() -> _Finding:
     """Against the board's own limit, where the model's other boards have theirs and the cap is what holds the clock."""
     share = pl.col("power_limit_w") / pl.col("power_limit_default_w")
     model = pl.col("peer_group").str.replace(r"\|\d+W", "")
-    lowered = (share < LOWERED_LIMIT) & (share.median().over(model) >= USUAL_LIMIT)
     working = pl.when((pl.col("busy_samples") > 0) & share.is_not_null())
     return _Finding(
-        code="power_limit", found=working.then(lowered & (pl.col("sw_power_cap_ratio") > CLOCK_SETTING)), value=share
+        code="power_limit",
+        found=working.then((share < LOWERED_LIMIT) & (pl.col("sw_power_cap_ratio") > CLOCK_SETTING)),
+        among_peers=share.median().over(model) >= USUAL_LIMIT,
+        value=share,
     )
 
 

@@ -50,7 +50,7 @@ def follow(
     drift_limit: float = 0.10,
     baseline_windows: float = 60,
 ) -> Followed:
-    """What one window's log speeds (gpu_uuid, workload_class, log_speed) change in what was known of each GPU.
+    """What one window's log speeds (gpu, workload_class, log_speed) change in what was known of each GPU.
 
     Page's cumulative sums (Page 1954) of log speed less the evidence's mean, one for falls and one for rises, each
     window forgiven `change_slack` or its usual noise; past `change_limit` times the noise, and with at least
@@ -60,10 +60,12 @@ def follow(
     `drift_effect` the GPU has drifted (columns `drifting`, `drifting_value`: log speed lost, null where not judged).
     A GPU whose class of work changes begins anew.
     """
-    new = speeds.filter(pl.col("log_speed").is_not_null()).select("gpu_uuid", "workload_class", "log_speed")
-    known = telemetry.select("gpu_uuid", "workload_class", pl.col("mean").alias("_mean"))
-    rows = gpus.join(new, on="gpu_uuid", maintain_order="left")
-    rows = rows.join(known, on=["gpu_uuid", "workload_class"], how="left", maintain_order="left")
+    new = speeds.filter(pl.col("log_speed").is_not_null()).select("gpu", "workload_class", "log_speed")
+    rows = gpus.select("gpu", *MEMORY).join(new, on="gpu", maintain_order="left")
+    known = telemetry.select("gpu", pl.col("workload_class").alias("_class"), pl.col("mean").alias("_mean"))
+    known = known.join(new.select("gpu", "workload_class"), on="gpu", maintain_order="left")
+    known = known.filter(pl.col("_class").eq_missing(pl.col("workload_class"))).select("gpu", "_mean")
+    rows = rows.join(known, on="gpu", how="left", maintain_order="left")
     rows = _steps(rows, slack=change_slack, drift_slack=drift_effect / 2, baseline_windows=baseline_windows)
     noise = pl.max_horizontal(pl.col("c_noise").sqrt(), pl.lit(NOISE_FLOOR))
     changed = [
@@ -88,7 +90,7 @@ def follow(
     settled = pl.col("c_windows") >= baseline_windows
     found = (pl.col("c_drift") > drift_limit) & (lost > drift_effect)
     findings = rows.select(
-        "gpu_uuid", pl.when(settled).then(found).alias("drifting"), (lost.exp() - 1).alias("drifting_value")
+        "gpu", pl.when(settled).then(found).alias("drifting"), (lost.exp() - 1).alias("drifting_value")
     )
     return Followed(gpus=_merged(gpus, rows), telemetry=restarted, findings=findings)
 
@@ -136,8 +138,10 @@ def _restart(telemetry: pl.DataFrame, changed: pl.DataFrame) -> pl.DataFrame:
     """The evidence of changed GPUs as if it had begun with the change."""
     if changed.is_empty():
         return telemetry
-    since = changed.select("gpu_uuid", "workload_class", "_since", "_sum", "_variance")
-    rows = telemetry.join(since, on=["gpu_uuid", "workload_class"], how="left", maintain_order="left")
+    since = changed.select("gpu", pl.col("workload_class").alias("_class"), "_since", "_sum", "_variance")
+    rows = telemetry.join(since, on="gpu", how="left", maintain_order="left")
+    here = pl.col("_class").eq_missing(pl.col("workload_class"))
+    rows = rows.with_columns(pl.when(here).then("_since").alias("_since"))
     count = pl.col("_since").cast(pl.Float64)
     anew = {
         "weight": count,
@@ -155,13 +159,11 @@ def _restart(telemetry: pl.DataFrame, changed: pl.DataFrame) -> pl.DataFrame:
 
 def _merged(gpus: pl.DataFrame, rows: pl.DataFrame) -> pl.DataFrame:
     """`gpus` with the memory of `rows`."""
-    told = rows.select("gpu_uuid", *MEMORY, pl.lit(value=True).alias("_told"))
-    joined = gpus.join(told, on="gpu_uuid", how="left", suffix="_new", maintain_order="left")
-
-    def kept(name: str) -> pl.Expr:
-        new = pl.col(f"{name}_new")
-        return new.round(DECIMALS) if MEMORY[name][0] == pl.Float64() else new
-
-    return joined.with_columns(pl.when("_told").then(kept(name)).otherwise(name).alias(name) for name in MEMORY).select(
-        gpus.columns
+    told = rows.select("gpu", *MEMORY, pl.lit(value=True).alias("_told")).with_columns(
+        pl.col(name).round(DECIMALS) for name, (kind, _) in MEMORY.items() if kind == pl.Float64()
     )
+    if len(told) == len(gpus):
+        return gpus.with_columns(told[name] for name in MEMORY)
+    joined = gpus.select("gpu", *MEMORY).join(told, on="gpu", how="left", suffix="_new", maintain_order="left")
+    kept = joined.select(pl.when("_told").then(f"{name}_new").otherwise(name).alias(name) for name in MEMORY)
+    return gpus.with_columns(kept)

@@ -5,8 +5,9 @@ To compare by another trace of the programme: one line in `_MIX`.
 
 import polars as pl
 
+from analytics.crews import Crews
 from analytics.estimators import SLOPE_COMPUTE
-from analytics.peers import load_bin
+from analytics.peers import crew, load_bin
 from analytics.speed import SLOPE_MIXED
 
 SAME_MIX = 0.05  #: log: traffic per unit of work differs by less than that between GPUs of a node on one programme
@@ -39,7 +40,10 @@ def at_equal_work(windows: pl.DataFrame, speeds: pl.DataFrame, *, min_peers: flo
     `contended`: all GPUs of the node wait, for no other node's GPU. Null where nothing can be said.
     """
     rows = _traces(windows, speeds)
-    rows = _compared(_fellows(rows, min_peers=min_peers), min_peers=min_peers)
+    if not rows["told"].any():
+        return _nothing_said(speeds)
+    crews = Crews(rows["crew"])
+    rows = _compared(_fellows(rows, crews, min_peers=min_peers), crews, min_peers=min_peers)
     known = pl.col("fellow") & pl.col("between").is_not_null()
     return rows.select(
         *(name for name in speeds.columns if name not in ("log_speed", "few_peers")),
@@ -48,6 +52,14 @@ def at_equal_work(windows: pl.DataFrame, speeds: pl.DataFrame, *, min_peers: flo
         pl.when("fellow").then("silicon").alias("silicon_log_speed"),
         pl.when("fellow").then(1 - pl.col("wait").exp()).alias("waiting"),
         pl.when("fellow").then("contended").alias("contended"),
+    )
+
+
+def _nothing_said(speeds: pl.DataFrame) -> pl.DataFrame:
+    unknown = {"silicon_log_speed": pl.Float64, "waiting": pl.Float64, "contended": pl.Boolean}
+    last = ("log_speed", "few_peers")
+    return speeds.select(
+        pl.exclude(last), *last, *(pl.lit(None, dtype=kind).alias(name) for name, kind in unknown.items())
     )
 
 
@@ -63,6 +75,7 @@ def _traces(windows: pl.DataFrame, speeds: pl.DataFrame) -> pl.DataFrame:
         "peer_group",
         "node",
         load_bin(),
+        crew().alias("crew"),
         log(clock).alias("clock"),
         log(pl.col("sm_active_ratio")).alias("activity"),
         (log(pl.when(pipe >= LIGHT_PIPE).then(pipe)) + log(clock)).alias("work"),
@@ -78,30 +91,36 @@ def _traces(windows: pl.DataFrame, speeds: pl.DataFrame) -> pl.DataFrame:
     return rows.with_columns((told & pl.col("workload_class").is_in(["compute", "mixed"])).alias("told"))
 
 
-def _fellows(rows: pl.DataFrame, *, min_peers: float) -> pl.DataFrame:
+def _fellows(rows: pl.DataFrame, crews: Crews, *, min_peers: float) -> pl.DataFrame:
     """`fellow`: on the same programme as most of its node."""
-    mix = pl.when("told").then("mix")
-    alike = pl.col("told") & ((pl.col("mix") - mix.median().over(NODE)).abs() < SAME_MIX)
+    mix = rows.select(pl.when("told").then("mix").alias("mix")).to_series()
+    usual = crews.median(mix).alias("usual_mix")
+    alike = pl.col("told") & ((pl.col("mix") - usual).abs() < SAME_MIX)
     rows = rows.with_columns(alike.fill_null(value=False).alias("alike"))
-    rows = rows.with_columns(
-        pl.when("alike").then(pl.col("pace") - pl.col("slope") * pl.col("clock")).alias("rest"),
-        pl.col("alike").sum().over(NODE).alias("fellows"),
-    )
-    spread = 1.4826 * (pl.col("rest") - pl.col("rest").median().over(NODE)).abs().median().over(NODE)
-    fellow = pl.col("alike") & (pl.col("fellows") >= min_peers) & (spread <= MAX_SPREAD)
+    rest = rows.select(
+        pl.when("alike").then(pl.col("pace") - pl.col("slope") * pl.col("clock")).alias("rest")
+    ).to_series()
+    spread = 1.4826 * crews.median((rest - crews.median(rest)).abs())
+    fellow = pl.col("alike") & (crews.count(rows["alike"]) >= min_peers) & (spread <= MAX_SPREAD)
     return rows.with_columns(fellow.fill_null(value=False).alias("fellow"))
 
 
-def _compared(rows: pl.DataFrame, *, min_peers: float) -> pl.DataFrame:
+def _compared(rows: pl.DataFrame, crews: Crews, *, min_peers: float) -> pl.DataFrame:
     """`within` the node by pace, `between` nodes by clock, `silicon`: within, beyond the clock."""
-    nodes = (
-        rows.filter("fellow").group_by(NODE, maintain_order=True)
-        .agg(
-            *(pl.col(name).median() for name in ("clock", "mix", "activity", "slope", "work")),
-            pl.col("load_bin").median().floor().alias("bin"),
-            pl.col("activity").max().alias("most"),
-        )
-    )  # fmt: skip
+    masked = rows.select(
+        pl.when("fellow").then(name).alias(name) for name in ("clock", "mix", "activity", "slope", "work", "load_bin")
+    )
+    first = pl.Series(crews.first)
+    every = pl.DataFrame(
+        [
+            pl.int_range(len(first), eager=True).alias("crew"),
+            *(rows[name].gather(first) for name in NODE),
+            *(crews.medians(masked[name]) for name in ("clock", "mix", "activity", "slope", "work")),
+            crews.medians(masked["load_bin"]).floor().alias("bin"),
+            crews.most(masked["activity"]).alias("most"),
+        ]
+    )
+    nodes = every.filter(pl.col("clock").is_not_null())
     contest = ["peer_group", "workload_class", "bin"]
     nodes = nodes.with_columns((pl.col("activity") - pl.col("most").quantile(0.9).over(contest)).alias("node_wait"))
     x, z, y = (pl.col(name) - pl.col(name).mean() for name in ("node_wait", "mix", "clock"))
@@ -128,21 +147,21 @@ def _compared(rows: pl.DataFrame, *, min_peers: float) -> pl.DataFrame:
     ahead, behind = pl.col("work").shift(-1) - pl.col("work"), pl.col("work") - pl.col("work").shift(1)
     alone = pl.min_horizontal(ahead.over(contest, order_by="work"), behind.over(contest, order_by="work")) > OWN_WORK
     contended = alone & (pl.col("most") < pl.col("usual_most") - CONTENDED)
-    nodes = nodes.select(
-        *NODE,
+    said = nodes.select(
+        "crew",
         "boost",
         "usual_most",
         pl.when(many).then(apart).alias("between"),
         pl.when(many).then(contended).alias("contended"),
     )
-    rows = rows.join(nodes, on=NODE, how="left", maintain_order="left", nulls_equal=True)
+    said = every.select("crew").join(said, on="crew", how="left", maintain_order="left").drop("crew")
+    rows = rows.with_columns(said[pl.Series(crews.group)].get_columns())
     rows = rows.with_columns((pl.col("activity") - pl.col("usual_most")).clip(upper_bound=0.0).alias("wait"))
     lift = BOOST * pl.col("wait")
-    own = [
+    own = rows.select(
         pl.when("fellow").then(pl.col("clock") + lift).alias("own"),
         pl.when("fellow").then(pl.col("pace") + pl.col("slope") * lift).alias("full"),
-    ]
-    rows = rows.with_columns(own)
-    within = pl.col("full") - pl.col("full").median().over(NODE)
-    clock = pl.col("own") - pl.col("own").median().over(NODE)
-    return rows.with_columns(within.alias("within"), (within - pl.col("slope") * clock).alias("silicon"))
+    )
+    within = own["full"] - crews.median(own["full"])
+    clock = own["own"] - crews.median(own["own"])
+    return rows.with_columns(within.alias("within"), silicon=within - pl.col("slope") * clock)

@@ -8,12 +8,13 @@ from types import MappingProxyType
 
 import polars as pl
 
+from analytics.keys import KEY
 from analytics.policy import Policy
 from analytics.thresholds import Thresholds
 from telemetry.tables import TIERS
 
 HOLDS: dict[str, pl.DataType] = {
-    "gpu_uuid": pl.String(),
+    "gpu": KEY,
     "code": pl.String(),
     "value": pl.Int64(),
     "time_ns": pl.Int64(),
@@ -60,9 +61,10 @@ def of_events(events: pl.DataFrame, node_gpus: pl.DataFrame) -> pl.DataFrame:
 
 
 def from_events(events: pl.DataFrame, policy: Policy) -> pl.DataFrame:
-    """New holds from events of single GPUs (see `of_events`); `policy` says which XIDs say nothing.
+    """New holds, with `gpu_uuid` for `gpu`, from events of single GPUs (see `of_events`).
 
-    `operator_pin` has in `value` the tier, as its place in `telemetry.tables.TIERS`; one that is no tier is ignored.
+    `policy` says which XIDs say nothing. `operator_pin` has in `value` the tier, as its place in
+    `telemetry.tables.TIERS`; one that is no tier is ignored.
     """
     xid, pin = pl.col("kind") == "xid", pl.col("kind") == "operator_pin"
     rules = {number: policy.of(number) for number in events.filter(xid)["code"].unique().to_list()}
@@ -88,7 +90,7 @@ def from_windows(windows: pl.DataFrame) -> pl.DataFrame:
     """Holds from what counters say happened in a window: uncorrected ECC errors."""
     broken = windows.filter(pl.col("ecc_uncorrected") > 0)
     return broken.select(
-        "gpu_uuid",
+        "gpu",
         pl.lit("ecc_uncorrected").alias("code"),
         pl.col("ecc_uncorrected").cast(pl.Int64).alias("value"),
         pl.col("window_start_ns").alias("time_ns"),
@@ -101,13 +103,13 @@ def merge(holds: pl.DataFrame, new: pl.DataFrame) -> pl.DataFrame:
         return holds
     number = pl.when(pl.col("code").is_in(["xid", SEEN])).then("value").otherwise(0).alias("_number")
     each = pl.when(pl.col("code") == SEEN).then("time_ns").otherwise(0).alias("_each")
-    joined = pl.concat([holds, new.select(*HOLDS)]).sort("gpu_uuid", "code", "time_ns", "value")
+    joined = pl.concat([holds, new.select(*HOLDS)]).sort("gpu", "code", "time_ns", "value")
     return (
         joined.with_columns(number, each)
-        .group_by("gpu_uuid", "code", "_number", "_each")
+        .group_by("gpu", "code", "_number", "_each")
         .last()
         .select(*HOLDS)
-        .sort("gpu_uuid", "code", "value", "time_ns")
+        .sort("gpu", "code", "value", "time_ns")
     )
 
 
@@ -117,7 +119,7 @@ def counted(holds: pl.DataFrame, policy: Policy) -> pl.DataFrame:
     if seen.is_empty():
         return holds
     kept, due = [holds.filter(pl.col("code") != SEEN)], []
-    for (_, number), times in seen.group_by("gpu_uuid", "value", maintain_order=True):
+    for (_, number), times in seen.group_by("gpu", "value", maintain_order=True):
         rule = policy.of(int(number))
         recent = times.filter(pl.col("time_ns") > pl.col("time_ns").max() - round(rule.window_s * 1e9)).sort("time_ns")
         kept.append(recent.tail(rule.count))
@@ -128,27 +130,35 @@ def counted(holds: pl.DataFrame, policy: Policy) -> pl.DataFrame:
 
 def cleared(holds: pl.DataFrame) -> pl.DataFrame:
     """The holds without those that came before an operator cleared their GPU."""
-    clear = holds.filter(pl.col("code") == "operator_clear").select("gpu_uuid", pl.col("time_ns").alias("clear_ns"))
+    clear = holds.filter(pl.col("code") == "operator_clear").select("gpu", pl.col("time_ns").alias("clear_ns"))
     if clear.is_empty():
         return holds
-    rows = holds.join(clear, on="gpu_uuid", how="left", maintain_order="left")
+    rows = holds.join(clear, on="gpu", how="left", maintain_order="left")
     before = (pl.col("time_ns") <= pl.col("clear_ns")) & (pl.col("code") != "operator_clear")
     return rows.filter(~before.fill_null(value=False)).select(*HOLDS)
 
 
+def any_lost(holds: pl.DataFrame) -> bool:
+    """Whether any GPU is held as lost."""
+    return bool((holds["code"] == "gpu_lost").any())
+
+
 def node_wide(holds: pl.DataFrame, node_gpus: pl.DataFrame, *, burst_s: float) -> pl.DataFrame:
-    """Where all GPUs of a node (two or more) were lost within `burst_s`: `access_lost` instead."""
-    lost = holds.filter(pl.col("code") == "gpu_lost").join(node_gpus, on="gpu_uuid")
+    """Where all GPUs of a node (two or more) were lost within `burst_s`: `access_lost` instead.
+
+    `node_gpus`: node, gpu; needed only where `any_lost`.
+    """
+    lost = holds.filter(pl.col("code") == "gpu_lost").join(node_gpus, on="gpu")
     if lost.is_empty():
         return holds
     sizes = node_gpus.group_by("node").agg(pl.len().alias("size"))
     span = pl.col("time_ns").max() - pl.col("time_ns").min()
     nodes = lost.group_by("node").agg(pl.len().alias("lost"), span.alias("span")).join(sizes, on="node")
     nodes = nodes.filter((pl.col("lost") == pl.col("size")) & (pl.col("size") > 1) & (pl.col("span") <= burst_s * 1e9))
-    at_once = lost.join(nodes, on="node", how="semi").select("gpu_uuid").with_columns(at_once=pl.lit(value=True))
-    joined = holds.join(at_once, on="gpu_uuid", how="left", maintain_order="left")
+    at_once = lost.join(nodes, on="node", how="semi").select("gpu").with_columns(at_once=pl.lit(value=True))
+    joined = holds.join(at_once, on="gpu", how="left", maintain_order="left")
     renamed = pl.when(pl.col("at_once") & (pl.col("code") == "gpu_lost")).then(pl.lit("access_lost")).otherwise("code")
-    return joined.with_columns(renamed.alias("code")).select(*HOLDS).sort("gpu_uuid", "code", "value")
+    return joined.with_columns(renamed.alias("code")).select(*HOLDS).sort("gpu", "code", "value")
 
 
 def standing(
@@ -164,7 +174,7 @@ def standing(
     if holds.is_empty():
         return holds
     rows = holds.join(
-        gpus.select("gpu_uuid", "reset_ns", "run", "window_start_ns", "window_s"), on="gpu_uuid", maintain_order="left"
+        gpus.select("gpu", "reset_ns", "run", "window_start_ns", "window_s"), on="gpu", maintain_order="left"
     )
     asking = [code for code, rule in policy.codes.items() if rule.action == "repair"]
     repair = (pl.col("code") == "xid") & pl.col("value").is_in(asking)

@@ -3,40 +3,40 @@
 To add an input: a field of `Step`, filled in `read_step`.
 """
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 import polars as pl
 
-from analytics import holds, measured
+from analytics import book, holds, measured
 from analytics.features import merge_parts
+from analytics.keys import by_gpu, in_order, known_in_order
 from analytics.policy import Policy
-from analytics.state import State, newcomers
+from analytics.state import State, newcomers, ordered
 from analytics.thresholds import Thresholds
 from telemetry.tables import EVENTS, GPUS, MEASUREMENTS, NODES, WINDOWS, Table
 
 DEFAULT_WINDOW_S = 60.0
+_BEFORE = ("node", "peer_group", "power_limit_w", "stale")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """One step's input. Frames are sorted by gpu_uuid."""
+    """One step's input. Frames are in the order of `gpu`."""
 
-    windows: pl.DataFrame | None  #: the new window; None if there is none
+    state: State  #: with newcomers, everyone's node as it is now, and the book open
+    windows: pl.DataFrame | None  #: the new window, `gpu` in place of gpu_uuid; None if there is none
     window_start_ns: int
     window_s: float
     as_of_ns: int
     now_ns: int | None  #: where time stands; None: events and results only, time says nothing
     whole: bool  #: speeds of all GPUs are computed again
-    gpus: pl.DataFrame  #: rows of the state with newcomers, and `told_node`
-    before: pl.DataFrame  #: what the rows said before, for comparison
-    #: gpu_uuid, inventory_node, model, memory_total_bytes, inventory_limit_w, power_limit_default_w, mig_enabled, slot
-    inventory: pl.DataFrame
-    node_gpus: pl.DataFrame  #: node, gpu_uuid: who sits where
-    missing: pl.DataFrame  #: nodes that show fewer GPUs than expected
+    before: pl.DataFrame  #: what the rows said before, for comparison, one row each
+    node_gpus: pl.DataFrame  #: node, gpu: who sits where; empty where nothing in the step asks
     results: pl.DataFrame  #: new results only
     holds: pl.DataFrame  #: from events and from the window
-    touched: pl.DataFrame  #: gpu_uuid, touched_ns: GPUs that something speaks of, and when
+    touched: pl.DataFrame  #: gpu, touched_ns: GPUs that something speaks of, and when
+    absent: pl.Series  #: rows whose telemetry is expected in this window and not there
 
     @property
     def window_end_ns(self) -> int:
@@ -48,12 +48,11 @@ class Step:
         """Where time stands for what ends by itself: in a step of events, where the last window left it."""
         return self.window_end_ns if self.now_ns is None else self.now_ns
 
-    def absent(self) -> pl.Expr:
-        """True for a GPU whose telemetry is expected in this window and not there (column of state rows)."""
-        if self.windows is None:
-            return pl.lit(value=False)
-        here = pl.col("gpu_uuid").is_in(self.windows["gpu_uuid"].implode())
-        return ~here & (pl.col("window_start_ns") > 0) & ~pl.col("stale")
+    @property
+    def inventory(self) -> pl.DataFrame:
+        """Inventory of each row of the state."""
+        assert self.state.book is not None  # noqa: S101 - `read_step` opens it
+        return self.state.book.rows
 
 
 def read_step(
@@ -78,37 +77,39 @@ def read_step(
         return None
     window_s = _window_s(fresh, state)
     now_ns = as_of_ns if fresh is not None or (windows is None and quiet) else None
-    inventory = _inventory(gpus)
-    seats = _seats(inventory, fresh, state)
-    told = holds.of_events(events, seats)
-    brought = measured.of_measurements(measurements, seats)
-    results = brought.unique().join(state.results, on=list(measured.RESULTS), how="anti")
-    held = holds.from_events(told, policy)
-    if fresh is not None:
-        held = pl.concat([held, holds.from_windows(fresh)])
-    named = _named(fresh, told, measurements, brought)
-    overdue = _overdue(inventory, gpus, now_ns, window_s, limits)
-    unknown = pl.concat([named.select("gpu_uuid"), overdue]).unique().join(state.gpus, on="gpu_uuid", how="anti")
-    rows = pl.concat([state.gpus, newcomers(unknown)]).sort("gpu_uuid")
-    rows = _told(rows, named, told)
-    touched_ns = pl.col("time_ns").max().clip(upper_bound=as_of_ns).alias("touched_ns")
+    opened = book.read(state.book, gpus=gpus, nodes=nodes, uuids=state.gpus["gpu_uuid"])
+    seats = None if quiet and not holds.any_lost(state.holds) else _seats(opened.listed, fresh, state)
+    told = events.select("gpu_uuid", "node", "kind", "code", "time_ns", pl.lit(value=False).alias("whole"))
+    brought = pl.DataFrame(schema=measured.BROUGHT)
+    if seats is not None:
+        told, brought = holds.of_events(events, seats), measured.of_measurements(measurements, seats).unique()
+    reset = told.filter(pl.col("kind").is_in(list(holds.RESETS)))
+    named = _named(told, measurements, brought)
+    state, closed, before = _in_place(replace(state, book=opened), fresh, named, reset, now_ns, window_s, limits)
+    uuids = state.gpus["gpu_uuid"]
+    results = by_gpu(brought, uuids)
+    if not results.is_empty():
+        results = results.join(state.results, on=list(measured.RESULTS), how="anti").sort(
+            *measured.SERIES, "time_ns", "value"
+        )
+    held = by_gpu(holds.from_events(told, policy), uuids)
+    if closed is not None:
+        held = pl.concat([held, holds.from_windows(closed)])
+    speaking = by_gpu(told.select("gpu_uuid", "time_ns"), uuids)
     return Step(
-        windows=fresh,
+        state=state,
+        windows=closed,
         window_start_ns=start,
         window_s=window_s,
         as_of_ns=as_of_ns,
         now_ns=now_ns,
         whole=fresh is not None or not results.is_empty() or now_ns is not None,
-        gpus=rows,
-        before=state.gpus.select(
-            "gpu_uuid", *(pl.col(c).alias(f"{c}_before") for c in ("node", "peer_group", "power_limit_w", "stale"))
-        ),
-        inventory=inventory,
-        node_gpus=seats,
-        missing=nodes.filter(pl.col("seen_gpus") < pl.col("expected_gpus")).select("node").unique(),
-        results=results.sort(*measured.SERIES, "time_ns", "value"),
+        before=before,
+        node_gpus=pl.DataFrame(schema={"node": pl.String, "gpu": pl.UInt32}) if seats is None else by_gpu(seats, uuids),
+        results=results,
         holds=held,
-        touched=_touches(fresh, start, window_s, told, results).group_by("gpu_uuid").agg(touched_ns),
+        touched=_touches(closed, start, window_s, [speaking, results.select("gpu", "time_ns")], as_of_ns),
+        absent=_absent(state.gpus, closed),
     )
 
 
@@ -133,7 +134,7 @@ def _fresh(state: State, windows: pl.DataFrame | None, window_start_ns: int | No
         raise ValueError(f"window {window_start_ns} holds rows of {sorted(starts - {window_start_ns})[:3]}")
     if window_start_ns <= state.last_window_ns:
         return None, state.last_window_ns
-    return merge_parts(windows.select(WINDOWS.names)).sort("gpu_uuid"), window_start_ns
+    return windows.select(WINDOWS.names), window_start_ns
 
 
 def _window_s(fresh: pl.DataFrame | None, state: State) -> float:
@@ -142,72 +143,114 @@ def _window_s(fresh: pl.DataFrame | None, state: State) -> float:
     return float(longest) if isinstance(longest, float) else DEFAULT_WINDOW_S
 
 
-def _inventory(gpus: pl.DataFrame) -> pl.DataFrame:
-    newest = gpus.sort("seen_ns", "node").unique("gpu_uuid", keep="last")
-    return newest.select(
-        "gpu_uuid",
-        pl.col("node").alias("inventory_node"),
-        "model",
-        "memory_total_bytes",
-        pl.coalesce("power_limit_w", "power_limit_default_w").alias("inventory_limit_w"),
-        pl.col("power_limit_default_w").cast(pl.Float64),
-        "mig_enabled",
-        "slot",
-    ).sort("gpu_uuid")
-
-
-def _seats(inventory: pl.DataFrame, fresh: pl.DataFrame | None, state: State) -> pl.DataFrame:
-    """Who sits where now: the inventory, and for nodes without one whoever reported there."""
-    listed = inventory.select(pl.col("inventory_node").alias("node"), "gpu_uuid")
+def _seats(listed: pl.DataFrame, fresh: pl.DataFrame | None, state: State) -> pl.DataFrame:
+    """node, gpu_uuid: who sits where now: the inventory, and for nodes without one whoever reported there."""
+    known = listed.select(pl.col("inventory_node").alias("node"), "gpu_uuid")
     seen = [state.gpus.select("node", "gpu_uuid")]
     if fresh is not None:
         seen.insert(0, fresh.select("node", "gpu_uuid"))
     others = pl.concat(seen).filter(pl.col("node").is_not_null())
-    others = others.join(listed, on="node", how="anti").join(listed, on="gpu_uuid", how="anti")
-    return pl.concat([listed, others.unique("gpu_uuid", keep="first", maintain_order=True)]).sort("node", "gpu_uuid")
+    others = others.join(known, on="node", how="anti").join(known, on="gpu_uuid", how="anti")
+    return pl.concat([known, others.unique("gpu_uuid", keep="first", maintain_order=True)]).sort("node", "gpu_uuid")
 
 
-def _named(
-    fresh: pl.DataFrame | None, told: pl.DataFrame, measurements: pl.DataFrame, brought: pl.DataFrame
-) -> pl.DataFrame:
-    """GPUs that something in this step speaks of, with the node it says."""
+def _named(told: pl.DataFrame, measurements: pl.DataFrame, brought: pl.DataFrame) -> pl.DataFrame:
+    """gpu_uuid, told_node: GPUs that events and results speak of, each once, with the node they say."""
     of_gpus = measurements.filter(pl.col("scope") == "gpu").select(pl.col("subject").alias("gpu_uuid"), "node")
-    parts = [
-        told.select("gpu_uuid", "node"),
-        of_gpus,
-        brought.select("gpu_uuid", pl.lit(None, dtype=pl.String).alias("node")),
-    ]
-    if fresh is not None:
-        parts.append(fresh.select("gpu_uuid", "node"))
-    return pl.concat(parts)
+    nowhere = brought.select("gpu_uuid", pl.lit(None, dtype=pl.String).alias("node"))
+    parts = pl.concat([told.select("gpu_uuid", "node"), of_gpus, nowhere])
+    return parts.group_by("gpu_uuid", maintain_order=True).agg(pl.col("node").max().alias("told_node"))
 
 
-def _overdue(
-    inventory: pl.DataFrame, gpus: pl.DataFrame, now_ns: int | None, window_s: float, limits: Thresholds
-) -> pl.DataFrame:
+def _in_place(
+    state: State, fresh: pl.DataFrame | None, named: pl.DataFrame, reset: pl.DataFrame, now_ns: int | None,
+    window_s: float, limits: Thresholds,
+) -> tuple[State, pl.DataFrame | None, pl.DataFrame]:  # fmt: skip
+    """The state with newcomers, with the node and the newest reset of everyone; the window by row; and what the rows
+    said before."""
+    opened = state.book
+    assert opened is not None  # noqa: S101 - `read_step` opens it
+    unknown = _unknown(state, fresh, named, _overdue(opened.listed, now_ns, window_s, limits))
+    gpus = state.gpus
+    if not unknown.is_empty():
+        gpus = known_in_order(pl.concat([gpus, newcomers(unknown, after=len(gpus))]))
+        opened = book.read(opened, gpus=opened.gpus, nodes=opened.nodes, uuids=gpus["gpu_uuid"])
+    closed = None if fresh is None else _closed(fresh, gpus["gpu_uuid"])
+    before = gpus.select(pl.col(name).alias(f"{name}_before") for name in _BEFORE)
+    gpus = _reset(_at_node(gpus, opened, closed, named), reset)
+    if unknown.is_empty() and gpus["node"].equals(before["node_before"], null_equal=True):
+        return replace(state, gpus=gpus, book=opened), closed, before
+    moved = ordered(state, gpus.hstack(before))
+    before, uuids = moved.gpus.select(before.columns), moved.gpus["gpu_uuid"]
+    opened = book.read(opened, gpus=opened.gpus, nodes=opened.nodes, uuids=uuids)
+    closed = None if fresh is None else _closed(fresh, uuids)
+    return replace(moved, gpus=moved.gpus.drop(before.columns), book=opened), closed, before
+
+
+def _closed(fresh: pl.DataFrame, uuids: pl.Series) -> pl.DataFrame:
+    """The window by row, several parts of one GPU made one."""
+    rows = by_gpu(fresh, uuids)
+    twice = rows.select((pl.col("gpu") == pl.col("gpu").shift(1)).any()).item()
+    return by_gpu(merge_parts(fresh), uuids) if twice else rows
+
+
+def _unknown(state: State, fresh: pl.DataFrame | None, named: pl.DataFrame, overdue: pl.Series) -> pl.DataFrame:
+    """gpu_uuid of GPUs that have no row yet."""
+    uuids = state.gpus["gpu_uuid"]
+    wanted = [named["gpu_uuid"], overdue]
+    if fresh is not None and not fresh["gpu_uuid"].equals(uuids):
+        wanted.append(fresh["gpu_uuid"])
+    names = pl.concat(wanted).unique().to_frame("gpu_uuid")
+    return names.join(state.gpus.select("gpu_uuid"), on="gpu_uuid", how="anti").sort("gpu_uuid")
+
+
+def _overdue(listed: pl.DataFrame, now_ns: int | None, window_s: float, limits: Thresholds) -> pl.Series:
     """GPUs of the inventory that nothing has spoken of for longer than the stale limit: unknown, not unseen."""
     if now_ns is None:
-        return inventory.select("gpu_uuid").clear()
+        return listed["gpu_uuid"].clear()
     before = now_ns - round(limits.stale_windows * window_s * 1e9)
-    first = gpus.group_by("gpu_uuid").agg(pl.col("seen_ns").max()).filter(pl.col("seen_ns") < before)
-    return first.select("gpu_uuid")
+    return listed.filter(pl.col("seen_ns") < before)["gpu_uuid"]
 
 
-def _told(rows: pl.DataFrame, named: pl.DataFrame, told: pl.DataFrame) -> pl.DataFrame:
-    """Rows with the node that events and results say, and with the newest reset."""
-    nodes = named.filter(pl.col("node").is_not_null()).group_by("gpu_uuid").agg(pl.col("node").max().alias("told_node"))
-    resets = told.filter(pl.col("kind").is_in(list(holds.RESETS))).group_by("gpu_uuid")
-    newest = resets.agg(pl.col("time_ns").max().alias("_reset_ns"))
-    rows = rows.join(nodes, on="gpu_uuid", how="left", maintain_order="left")
-    rows = rows.join(newest, on="gpu_uuid", how="left", maintain_order="left")
+def _at_node(gpus: pl.DataFrame, opened: book.Book, closed: pl.DataFrame | None, named: pl.DataFrame) -> pl.DataFrame:
+    """Everyone's node: as the window says, the inventory, the row itself, or an event or result."""
+    nodes = [opened.rows["inventory_node"], gpus["node"]]
+    if closed is not None:
+        there = closed.select("gpu", pl.col("node").alias("_here"))
+        nodes.insert(0, gpus.select("gpu").join(there, on="gpu", how="left", maintain_order="left")["_here"])
+    if not named.is_empty():
+        told = by_gpu(named, gpus["gpu_uuid"])
+        nodes.append(gpus.select("gpu").join(told, on="gpu", how="left", maintain_order="left")["told_node"])
+    return gpus.with_columns(pl.coalesce(pl.lit(one) for one in nodes).alias("node"))
+
+
+def _reset(gpus: pl.DataFrame, reset: pl.DataFrame) -> pl.DataFrame:
+    if reset.is_empty():
+        return gpus
+    newest = by_gpu(reset.group_by("gpu_uuid").agg(pl.col("time_ns").max().alias("_reset_ns")), gpus["gpu_uuid"])
+    rows = gpus.join(newest, on="gpu", how="left", maintain_order="left")
     return rows.with_columns(pl.max_horizontal("reset_ns", "_reset_ns").alias("reset_ns")).drop("_reset_ns")
 
 
 def _touches(
-    fresh: pl.DataFrame | None, start: int, window_s: float, told: pl.DataFrame, results: pl.DataFrame
+    closed: pl.DataFrame | None, start: int, window_s: float, others: Sequence[pl.DataFrame], as_of_ns: int
 ) -> pl.DataFrame:
-    parts = [told.select("gpu_uuid", "time_ns"), results.select("gpu_uuid", "time_ns")]
-    if fresh is not None:
+    parts = [part for part in others if not part.is_empty()]
+    if closed is not None:
         end = pl.lit(start + round(window_s * 1e9), dtype=pl.Int64)
-        parts.append(fresh.select("gpu_uuid", end.alias("time_ns")))
-    return pl.concat(parts)
+        parts.append(closed.select("gpu", end.alias("time_ns")))
+    if not parts:
+        return pl.DataFrame(schema={"gpu": pl.UInt32, "touched_ns": pl.Int64})
+    touched = pl.concat(parts)
+    if len(parts) > 1 or closed is None:
+        touched = touched.group_by("gpu").agg(pl.col("time_ns").max())
+    return in_order(touched.select("gpu", pl.col("time_ns").clip(upper_bound=as_of_ns).alias("touched_ns")))
+
+
+def _absent(gpus: pl.DataFrame, closed: pl.DataFrame | None) -> pl.Series:
+    expected = gpus.select("gpu", ((pl.col("window_start_ns") > 0) & ~pl.col("stale")).alias("expected"))
+    if closed is None:
+        return pl.Series("gpu", [], dtype=pl.UInt32)
+    here = closed.select("gpu", pl.lit(value=True).alias("_here"))
+    rows = expected.join(here, on="gpu", how="left", maintain_order="left")
+    return rows.filter(pl.col("expected") & pl.col("_here").is_null())["gpu"]

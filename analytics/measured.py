@@ -5,11 +5,12 @@ To change what a result says: `summarise` (one GPU's results) or `estimates` (ag
 
 import polars as pl
 
+from analytics.keys import KEY
 from analytics.ownership import node_only
 from analytics.shrinkage import median_variance, normal_equivalent, run_spread, shrunk
 
 RESULTS: dict[str, pl.DataType] = {
-    "gpu_uuid": pl.String(),
+    "gpu": KEY,
     "scope": pl.String(),
     "workload_class": pl.String(),
     "name": pl.String(),
@@ -19,7 +20,10 @@ RESULTS: dict[str, pl.DataType] = {
 """One row per GPU, scope, name and time: `value` is log speed in the result's own unit. Results of a node are kept
 with each of its GPUs, so that a GPU's state is whole."""
 
-SERIES = ["gpu_uuid", "scope", "workload_class", "name"]
+BROUGHT: dict[str, pl.DataType] = {"gpu_uuid": pl.String()} | {n: kind for n, kind in RESULTS.items() if n != "gpu"}
+"""The same before the scorer has numbered its GPUs."""
+
+SERIES = ["gpu", "scope", "workload_class", "name"]
 CONTEST = ["scope", "name", "workload_class", "peer_group"]
 LATER_RUNS = 8  #: an interval speaks of the median of so many later runs: what people compare it with, noise included
 SPREAD_UNKNOWN = 0.01  #: where nobody has repeated a run; inference benchmarks repeat to about 1 %
@@ -29,16 +33,16 @@ def add(results: pl.DataFrame, new: pl.DataFrame, *, keep: int = 64) -> pl.DataF
     """`results` with the new ones, each once, the newest `keep` of each series, sorted by series and time."""
     if new.is_empty():
         return results
-    touched = new.select("gpu_uuid").unique()
-    same = results.join(touched, on="gpu_uuid", how="semi")
-    rest = results.join(touched, on="gpu_uuid", how="anti")
+    touched = new.select("gpu").unique()
+    same = results.join(touched, on="gpu", how="semi")
+    rest = results.join(touched, on="gpu", how="anti")
     joined = pl.concat([same, new.select(*RESULTS)]).unique().sort(*SERIES, "time_ns", "value")
     newest = joined.group_by(SERIES, maintain_order=True).tail(keep)
     return pl.concat([rest, newest]).sort(*SERIES, "time_ns", "value")
 
 
 def of_measurements(measurements: pl.DataFrame, node_gpus: pl.DataFrame) -> pl.DataFrame:
-    """Rows of MEASUREMENTS as results; those of a node once for each of its GPUs (`node_gpus`: node, gpu_uuid).
+    """Rows of MEASUREMENTS as rows of BROUGHT; those of a node once for each of its GPUs (`node_gpus`: node, gpu_uuid).
 
     Bigger is faster in the answer. Values that are not above zero have no logarithm and are left out; `telemetry.rows`
     refuses them at the door. Results of a node without known GPUs have nobody to speak of.
@@ -51,7 +55,7 @@ def of_measurements(measurements: pl.DataFrame, node_gpus: pl.DataFrame) -> pl.D
     whole = rows.filter(pl.col("scope") == "node").join(
         node_gpus.select("gpu_uuid", pl.col("node").alias("subject")), on="subject"
     )
-    return pl.concat([part.select(*RESULTS) for part in (single, whole)])
+    return pl.concat([part.select(*BROUGHT) for part in (single, whole)])
 
 
 def summarise(results: pl.DataFrame, *, half_life_s: float = 30 * 86_400.0) -> pl.DataFrame:
@@ -84,31 +88,31 @@ def summarise(results: pl.DataFrame, *, half_life_s: float = 30 * 86_400.0) -> p
 
 
 def estimates(summaries: pl.DataFrame, gpus: pl.DataFrame, *, min_peers: float = 4) -> pl.DataFrame:
-    """Log speed against the peers: gpu_uuid, workload_class, source (measurement or node), mean, variance, samples.
+    """Log speed against the peers: gpu, workload_class, source (measurement or node), mean, variance, samples.
 
     Peers are of one peer group, name, class and scope: each GPU's (or node's) median against the median of all those
     medians, then shrunk (`analytics/shrinkage.py`). The variance is the moderated run-to-run variance over the
     effective number of results, such that a normal interval of it covers as Student's t does. Null `mean` where there
     are fewer than `min_peers` peers. Where GPUs of a node do not differ beyond their runs (`ownership.node_only`),
     their results are taken as their node's, source and all: no GPU is singled out by its neighbours' noise. `gpus`:
-    gpu_uuid, node, peer_group.
+    gpu, node, peer_group.
     """
-    rows = summaries.join(gpus.select("gpu_uuid", "node", "peer_group"), on="gpu_uuid", maintain_order="left")
+    rows = summaries.join(gpus.select("gpu", "node", "peer_group"), on="gpu", maintain_order="left")
     contests = rows.select(CONTEST).unique(maintain_order=True).with_row_index("contest")
     rows = rows.join(contests, on=CONTEST, how="left", maintain_order="left", nulls_equal=True)
     alone = node_only(rows.filter((pl.col("scope") == "gpu") & pl.col("node").is_not_null()), by=["contest"])
     of_node = (pl.col("scope") == "node") | pl.col("contest").is_in(alone["contest"].implode())
     rows = rows.with_columns(of_node.alias("of_node")).with_columns(
-        pl.when("of_node").then("node").otherwise("gpu_uuid").alias("subject")
+        pl.when("of_node").then("node").otherwise(pl.col("gpu").cast(pl.String)).alias("subject")
     )
     compared = _compared(_subjects(rows.filter(pl.col("subject").is_not_null())), min_peers=min_peers)
-    return rows.select("gpu_uuid", "workload_class", "contest", "subject", "of_node").join(
+    return rows.select("gpu", "workload_class", "contest", "subject", "of_node").join(
         compared, on=["contest", "subject"]
     ).select(
-        "gpu_uuid", "workload_class",
+        "gpu", "workload_class",
         pl.when(pl.col("of_node")).then(pl.lit("node")).otherwise(pl.lit("measurement")).alias("source"),
         "mean", "variance", "samples",
-    ).sort("gpu_uuid", "workload_class", "source", "mean")  # fmt: skip
+    ).sort("gpu", "workload_class", "source", "mean")  # fmt: skip
 
 
 def _subjects(rows: pl.DataFrame) -> pl.DataFrame:
@@ -116,7 +120,7 @@ def _subjects(rows: pl.DataFrame) -> pl.DataFrame:
     keys, told = ["contest", "subject"], ["middle", "weight", "run_variance", "samples"]
     own = rows.filter(~pl.col("of_node")).select(*keys, *told)
     # A node speaks once, whichever of its GPUs holds the results; the one that holds the most holds them all.
-    whole = rows.filter(pl.col("scope") == "node").sort("gpu_uuid").sort(
+    whole = rows.filter(pl.col("scope") == "node").sort("gpu").sort(
         "samples", descending=True, maintain_order=True
     ).unique(keys, keep="first", maintain_order=True)  # fmt: skip
     # Its GPUs' own results, where they say nothing but the node's: as many as one GPU has, since GPUs of one job agree.

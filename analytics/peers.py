@@ -5,9 +5,15 @@ To split peers further: one more part in `peer_group` or `load_bin`, and a parag
 
 import polars as pl
 
+from analytics.keys import contest, node_number
+
 POWER_STEP_W = 5.0  #: enforced limits differ by fractions of a watt; five are one setting
+_BINS = 32  # more than there are load bins
 FULL_LOAD = 0.9  #: coarse utilisation: the load is either about full or not
 UNKNOWN_MODEL = "unknown model"
+
+GROUPED_BY = ("model", "memory_total_bytes", "mig_enabled")
+"""Columns of the inventory that `peer_group` reads, beside the power limit."""
 
 
 def peer_group() -> pl.Expr:
@@ -48,3 +54,13 @@ def load_bin() -> pl.Expr:
         .otherwise(30)
         .alias("load_bin")
     )
+
+
+def peers() -> pl.Expr:
+    """`peers`: a number for each peer_group, workload_class and load_bin that occurs, for grouping by."""
+    return (contest("peer_group", "workload_class") * _BINS + pl.col("load_bin").cast(pl.UInt64)).alias("peers")
+
+
+def crew() -> pl.Expr:
+    """A number for each peer_group, workload_class and node that occurs, for grouping by."""
+    return contest("peer_group", "workload_class") * 2**24 + node_number()

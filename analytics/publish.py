@@ -8,6 +8,7 @@ from hashlib import blake2b
 import polars as pl
 
 from analytics.frames import schema
+from analytics.keys import in_order
 from analytics.state import State, encode
 from telemetry.tables import SCORES, TRANSITIONS
 
@@ -17,36 +18,37 @@ FIRST_SIGHT = ("degraded", "quarantine")  #: a new GPU in any other tier is no n
 
 def scores_of(public: pl.DataFrame, state: State) -> pl.DataFrame:
     """One row of SCORES per row of `public`: state rows joined with verdict and primary speed."""
-    some = public.select("gpu_uuid")
-    mine = state.gpus.join(some, on="gpu_uuid", how="semi", maintain_order="left")
     saved = encode(
-        mine,
-        telemetry=_of(state.telemetry, some),
-        results=_of(state.results, some),
-        holds=_of(state.holds, some),
+        _of(state.gpus, public),
+        judged=_of(state.judged, public),
+        telemetry=_of(state.telemetry, public),
+        results=_of(state.results, public),
+        holds=_of(state.holds, public),
     )
-    rows = public.join(_speeds_json(_of(state.speeds, some)), on="gpu_uuid", how="left", maintain_order="left")
-    rows = rows.sort("gpu_uuid").with_columns(saved)
+    speeds = in_order(_speeds_json(_of(state.speeds, public)))
+    rows = public.join(speeds, on="gpu", how="left", maintain_order="left")
     return rows.with_columns(
         pl.col("peers").fill_null(0),
         pl.col("evidence").fill_null(0),
         pl.col("low").alias("speed_low"),
         pl.col("high").alias("speed_high"),
         pl.col("speeds").fill_null("{}"),
+        saved,
     ).select(pl.col(name).cast(kind) for name, kind in schema(SCORES).items())
 
 
-def _of(frame: pl.DataFrame, some: pl.DataFrame) -> pl.DataFrame:
-    return frame.join(some, on="gpu_uuid", how="semi", maintain_order="left")
+def _of(frame: pl.DataFrame, public: pl.DataFrame) -> pl.DataFrame:
+    """The rows of the GPUs that are published."""
+    return frame.join(public.select("gpu"), on="gpu", maintain_order="left")
 
 
 def _speeds_json(speeds: pl.DataFrame) -> pl.DataFrame:
-    """gpu_uuid, speeds: a JSON object with one member per class."""
+    """gpu, speeds: a JSON object with one member per class."""
     one = pl.struct(*(pl.col(name).round(6) for name in ("speed", "low", "high")), "samples", "source")
     member = pl.format('"{}":{}', "workload_class", one.struct.json_encode())
-    rows = speeds.filter(pl.col("scope") == "gpu").select("gpu_uuid", member.alias("member"))
-    grouped = rows.group_by("gpu_uuid", maintain_order=True).agg(pl.col("member").str.join(","))
-    return grouped.select("gpu_uuid", (pl.lit("{") + pl.col("member") + pl.lit("}")).alias("speeds"))
+    rows = speeds.filter(pl.col("scope") == "gpu").select("gpu", member.alias("member"))
+    grouped = rows.group_by("gpu", maintain_order=True).agg(pl.col("member").str.join(","))
+    return grouped.select("gpu", (pl.lit("{") + pl.col("member") + pl.lit("}")).alias("speeds"))
 
 
 def transitions_of(public: pl.DataFrame) -> pl.DataFrame:

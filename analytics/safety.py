@@ -53,8 +53,8 @@ def tiers_at(holds: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
     if holds.filter(waiting).is_empty():
         return holds
     place = pl.col("tier").fill_null("standard").replace_strict(_PLACE, return_dtype=pl.Int64) + 1
-    now = gpus.select("gpu_uuid", place.alias("place"))
-    rows = holds.join(now, on="gpu_uuid", how="left", maintain_order="left")
+    now = gpus.select("gpu", place.alias("place"))
+    rows = holds.join(now, on="gpu", how="left", maintain_order="left")
     return rows.with_columns(pl.when(waiting).then("place").otherwise("value").alias("value")).select(holds.columns)
 
 
@@ -117,9 +117,9 @@ def _pinned(rows: pl.DataFrame, holds: pl.DataFrame) -> pl.DataFrame:
         return rows
     names = dict(enumerate(TIERS))
     place = pl.col("value") - (pl.col("code") == "operator_hold").cast(pl.Int64)
-    newest = said.sort("gpu_uuid", "time_ns", "code").unique("gpu_uuid", keep="last", maintain_order=True)
-    pins = newest.select("gpu_uuid", place.replace_strict(names, return_dtype=pl.String).alias("pin"))
-    rows = rows.join(pins, on="gpu_uuid", how="left", maintain_order="left")
+    newest = said.sort("gpu", "time_ns", "code").unique("gpu", keep="last", maintain_order=True)
+    pins = newest.select("gpu", place.replace_strict(names, return_dtype=pl.String).alias("pin"))
+    rows = rows.join(pins, on="gpu", how="left", maintain_order="left")
     pin, now, firm = (_rank(name) for name in ("pin", "tier_now", "firm"))
     better = pl.when(firm >= BAD).then("firm").otherwise("pin")
     worse = pl.when(now > pin).then("tier_now").otherwise("pin")

@@ -3,20 +3,22 @@
 To add evidence: a module with estimates, joined in `state.speeds`. To add a finding: `analytics/conditions.py`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import polars as pl
 
 from analytics import detection, evidence, holds, measured, safety
+from analytics.book import Book
 from analytics.conditions import conditions
 from analytics.equal_work import at_equal_work
 from analytics.frames import schema
 from analytics.inputs import Step, check, read_step
-from analytics.peers import peer_group
+from analytics.keys import KEY, by_gpu, contest, known_in_order, once
+from analytics.peers import GROUPED_BY, peer_group
 from analytics.policy import DEFAULT, Policy
 from analytics.publish import scores_of, transitions_of
 from analytics.speed import window_speed
-from analytics.state import State, empty, forget, restore, speeds, under
+from analytics.state import GPU_SCHEMA, State, empty, forget, restore, speeds, under
 from analytics.thresholds import Thresholds
 from analytics.tiers import judge, judge_fast, slow_findings
 from analytics.verdicts import reasons, verdicts
@@ -34,9 +36,20 @@ class Scored:
     `fleet`: reason codes of the fleet as a whole: `breaker_open` while demotions are held.
     """
 
-    scores: pl.DataFrame
+    public: pl.DataFrame | None = None
+    after: State | None = None
     transitions: pl.DataFrame
     fleet: tuple[str, ...] = ()
+
+    @property
+    def scores(self) -> pl.DataFrame:
+        """Rows of SCORES; made when asked for, since the state in them is long: ask once."""
+        if self.public is None or self.after is None:
+            return pl.DataFrame(schema=schema(SCORES))
+        return scores_of(self.public, self.after)
+
+
+NOTHING = Scored(transitions=pl.DataFrame(schema=schema(TRANSITIONS)))
 
 
 def apply(
@@ -75,13 +88,12 @@ def apply(
         nodes=nodes, as_of_ns=as_of_ns, limits=limits, policy=xid_policy,
     )  # fmt: skip
     if step is None:
-        return state, Scored(
-            scores=pl.DataFrame(schema=schema(SCORES)), transitions=pl.DataFrame(schema=schema(TRANSITIONS))
-        )
+        return state, NOTHING
+    state = step.state
     rows = safety.reset(_placed(step), events)
-    telemetry, findings, speeds_now = state.telemetry, None, None
+    judged, telemetry, speeds_now = state.judged, state.telemetry, None
     if step.windows is not None:
-        rows, seen = _seen(rows, step)
+        rows, seen = _seen(rows, step.windows, step)
         speeds_now = window_speed(
             seen,
             min_busy_samples=limits.min_busy_samples,
@@ -99,8 +111,9 @@ def apply(
             baseline_windows=limits.baseline_windows,
         )
         rows, telemetry = followed.gpus, followed.telemetry
-        findings = _findings(seen, speeds_now, rows, step, limits=limits, complete=complete)
-        findings = findings.join(followed.findings, on="gpu_uuid", how="left", maintain_order="left")
+        findings = _findings(seen, speeds_now, step, limits=limits, complete=complete)
+        findings = findings.join(followed.findings, on="gpu", how="left", maintain_order="left")
+        judged = judge(judged, findings, limits=limits)
         rows = _few_peers(rows, speeds_now)
     results = measured.add(state.results, step.results, keep=int(limits.keep_results))
     summaries = state.summaries
@@ -109,27 +122,17 @@ def apply(
     known = state.speeds
     if step.whole:
         known = speeds(telemetry=telemetry, summaries=summaries, gpus=rows, limits=limits)
-    if findings is not None:
-        rows = judge(rows, findings, limits=limits)
-    rows = _judge_speed(rows, known, speeds_now, step, limits)
+    rows, judged = _judge_speed(rows, judged, known, speeds_now, step, limits)
     rows = _fresh(rows, summaries, step, limits)
     held = holds.cleared(holds.counted(holds.merge(state.holds, step.holds), xid_policy))
     held = safety.tiers_at(held, rows)
     held = holds.node_wide(held, step.node_gpus, burst_s=limits.burst_s)
     held = holds.standing(held, rows, now_ns=step.clock_ns, limits=limits, policy=xid_policy)
-    return _published(
-        state,
-        rows,
-        step,
-        telemetry=telemetry,
-        results=results,
-        summaries=summaries,
-        known=known,
-        held=held,
-        limits=limits,
-        policy=xid_policy,
-        topology=topology,
-    )
+    after = State(
+        gpus=rows, judged=judged, telemetry=telemetry, results=results, holds=held, summaries=summaries, speeds=known,
+        limits=limits, book=state.book,
+    )  # fmt: skip
+    return _published(state, after, step, policy=xid_policy, topology=topology)
 
 
 def _cleared(state: State, events: pl.DataFrame) -> State:
@@ -137,45 +140,39 @@ def _cleared(state: State, events: pl.DataFrame) -> State:
     clear = events.filter(pl.col("kind") == "operator_clear")
     if clear.is_empty():
         return state
-    named = clear.filter(pl.col("gpu_uuid") != "").select("gpu_uuid", "time_ns")
+    named = by_gpu(clear.filter(pl.col("gpu_uuid") != "").select("gpu_uuid", "time_ns"), state.gpus["gpu_uuid"])
     whole = clear.filter(pl.col("gpu_uuid") == "").select("node", "time_ns").join(
-        state.gpus.select("gpu_uuid", "node"), on="node"
+        state.gpus.select("gpu", "node"), on="node"
     )  # fmt: skip
-    told = pl.concat([named, whole.select("gpu_uuid", "time_ns")])
-    seen = state.holds.filter(pl.col("code") == "operator_clear").select("gpu_uuid", pl.col("time_ns").alias("seen_ns"))
-    new = told.join(seen, on="gpu_uuid", how="left").filter(
+    told = pl.concat([named, whole.select("gpu", "time_ns")])
+    seen = state.holds.filter(pl.col("code") == "operator_clear").select("gpu", pl.col("time_ns").alias("seen_ns"))
+    new = told.join(seen, on="gpu", how="left").filter(
         pl.col("seen_ns").is_null() | (pl.col("seen_ns") < pl.col("time_ns"))
     )
-    return forget(state, new["gpu_uuid"].unique()) if len(new) else state
+    return forget(state, new["gpu"].unique()) if len(new) else state
 
 
 def _placed(step: Step) -> pl.DataFrame:
-    """Rows with node, power limit and peer group as the inventory and the window say now."""
-    rows = step.gpus.join(step.inventory, on="gpu_uuid", how="left", maintain_order="left")
+    """Rows with power limit and peer group as the inventory and the window say now."""
+    rows = step.state.gpus
     if step.windows is not None:
-        latest = step.windows.select("gpu_uuid", pl.col("node").alias("_node"), pl.col("power_limit_w").alias("_limit"))
-        rows = rows.join(latest, on="gpu_uuid", how="left", maintain_order="left")
-    else:
-        rows = rows.with_columns(_node=pl.lit(None, dtype=pl.String), _limit=pl.lit(None, dtype=pl.Float32))
-    rows = rows.with_columns(
-        pl.coalesce("_node", "inventory_node", "node", "told_node").alias("node"),
-        pl.coalesce(pl.col("_limit").cast(pl.Float64), "power_limit_w").alias("power_limit_w"),
-        pl.col("peer_group").alias("group_before"),
-    )
-    asked = pl.coalesce("power_limit_w", pl.col("inventory_limit_w").cast(pl.Float64)).alias("power_limit_w")
-    group = rows.select("model", "memory_total_bytes", asked, "mig_enabled").select(peer_group()).to_series()
-    rows = rows.with_columns(group)
+        latest = step.windows.select("gpu", pl.col("power_limit_w").cast(pl.Float64).alias("_limit"))
+        rows = rows.join(latest, on="gpu", how="left", maintain_order="left")
+        rows = rows.with_columns(pl.coalesce("_limit", "power_limit_w").alias("power_limit_w")).drop("_limit")
+    inventory = step.inventory
+    limit = pl.coalesce("power_limit_w", pl.lit(inventory["inventory_limit_w"]).cast(pl.Float64))
+    parts = [rows.select(limit.alias("power_limit_w")).to_series(), *(inventory[name] for name in GROUPED_BY)]
+    group = pl.DataFrame(parts).select(peer_group()).to_series()
     if not step.whole:  # others' speeds are not computed again in this step, so nobody changes sides
-        rows = rows.with_columns(pl.coalesce("group_before", "peer_group").alias("peer_group"))
-    return rows.select(step.gpus.drop("told_node").columns)
+        group = rows.select(pl.coalesce("peer_group", pl.lit(group))).to_series()
+    return rows.with_columns(group.alias("peer_group"))
 
 
-def _seen(rows: pl.DataFrame, step: Step) -> tuple[pl.DataFrame, pl.DataFrame]:
+def _seen(rows: pl.DataFrame, windows: pl.DataFrame, step: Step) -> tuple[pl.DataFrame, pl.DataFrame]:
     """Rows brought up to the window, and the window's rows with what their comparison needs."""
-    assert step.windows is not None  # noqa: S101 - the caller's branch
     busy = pl.col("busy_samples") > 0
-    latest = step.windows.select(
-        "gpu_uuid",
+    latest = windows.select(
+        "gpu",
         pl.lit(value=True).alias("_here"),
         (pl.col("counter_resets") > 0).alias("_reset"),
         pl.when(busy).then("pcie_link_gen").cast(pl.Float64).alias("_gen"),
@@ -187,7 +184,7 @@ def _seen(rows: pl.DataFrame, step: Step) -> tuple[pl.DataFrame, pl.DataFrame]:
     run = pl.when(in_a_row).then(pl.col("run") + 1).otherwise(1).cast(pl.UInt32)
     # What happened in this very window may have come after the reset: only older findings are healed.
     healed = pl.max_horizontal("reset_ns", pl.lit(step.window_start_ns - 1))
-    rows = rows.join(latest, on="gpu_uuid", how="left", maintain_order="left")
+    rows = rows.join(latest, on="gpu", how="left", maintain_order="left")
     rows = rows.with_columns(
         pl.when(here).then(run).otherwise("run").alias("run"),
         pl.when(here).then(step.window_start_ns).otherwise("window_start_ns").alias("window_start_ns"),
@@ -196,71 +193,80 @@ def _seen(rows: pl.DataFrame, step: Step) -> tuple[pl.DataFrame, pl.DataFrame]:
         pl.max_horizontal("max_pcie_width", "_width").alias("max_pcie_width"),
         pl.when("_reset").then(healed).otherwise("reset_ns").alias("reset_ns"),
     ).drop("_here", "_reset", "_gen", "_width")
-    extra = rows.select("gpu_uuid", "peer_group", "max_pcie_gen", "max_pcie_width")
-    slots = step.inventory.select("gpu_uuid", "slot", "power_limit_default_w")
-    seen = step.windows.join(extra, on="gpu_uuid", maintain_order="left")
-    return rows, seen.join(slots, on="gpu_uuid", how="left", maintain_order="left")
+    extra = rows.select("gpu", "peer_group", "max_pcie_gen", "max_pcie_width").hstack(
+        step.inventory.select("slot", "power_limit_default_w")
+    )
+    return rows, windows.join(extra, on="gpu", how="left", maintain_order="left")
 
 
 def _findings(
-    seen: pl.DataFrame, speeds_now: pl.DataFrame, rows: pl.DataFrame, step: Step, *, limits: Thresholds, complete: bool
+    seen: pl.DataFrame, speeds_now: pl.DataFrame, step: Step, *, limits: Thresholds, complete: bool
 ) -> pl.DataFrame:
     """The window's findings; a GPU that is not there although the window is whole delivered none of its samples."""
     judged = seen.with_columns(speeds_now[name] for name in ("log_speed", "silicon_log_speed", "waiting", "contended"))
     found = conditions(judged, limits=limits, complete=complete)
-    if not complete:
+    if not complete or step.absent.is_empty():
         return found
-    absent = rows.filter(step.absent()).select(
-        "gpu_uuid", pl.lit(value=True).alias("low_completeness"), pl.lit(0.0).alias("low_completeness_value")
+    absent = step.absent.to_frame().select(
+        "gpu", pl.lit(value=True).alias("low_completeness"), pl.lit(0.0).alias("low_completeness_value")
     )
-    return pl.concat([found, absent], how="diagonal")
+    return pl.concat([found, absent], how="diagonal").sort("gpu")
 
 
 def _few_peers(rows: pl.DataFrame, speeds_now: pl.DataFrame) -> pl.DataFrame:
-    latest = speeds_now.filter("eligible").select("gpu_uuid", pl.col("few_peers").alias("_few"))
-    rows = rows.join(latest, on="gpu_uuid", how="left", maintain_order="left")
+    latest = speeds_now.filter("eligible").select("gpu", pl.col("few_peers").alias("_few"))
+    rows = rows.join(latest, on="gpu", how="left", maintain_order="left")
     return rows.with_columns(pl.coalesce("_few", "few_peers").alias("few_peers")).drop("_few")
 
 
 def _resummarised(summaries: pl.DataFrame, results: pl.DataFrame, step: Step, limits: Thresholds) -> pl.DataFrame:
     """Summaries with those of the GPUs that have new results made again."""
-    touched = step.results.select("gpu_uuid").unique()
+    touched = step.results.select("gpu").unique()
     again = measured.summarise(
-        results.join(touched, on="gpu_uuid", how="semi", maintain_order="left"), half_life_s=limits.result_half_life_s
+        results.join(touched, on="gpu", how="semi", maintain_order="left"), half_life_s=limits.result_half_life_s
     )
-    kept = summaries.join(touched, on="gpu_uuid", how="anti", maintain_order="left")
+    kept = summaries.join(touched, on="gpu", how="anti", maintain_order="left")
     return pl.concat([kept, again]).sort(measured.SERIES)
 
 
 def _judge_speed(
-    rows: pl.DataFrame, known: pl.DataFrame, speeds_now: pl.DataFrame | None, step: Step, limits: Thresholds
-) -> pl.DataFrame:
+    rows: pl.DataFrame, judged: pl.DataFrame, known: pl.DataFrame, speeds_now: pl.DataFrame | None, step: Step,
+    limits: Thresholds,
+) -> tuple[pl.DataFrame, pl.DataFrame]:  # fmt: skip
     """Each window with a speed and each new result is one judgement of the speed as it is now known."""
+    new = _new_evidence(known, speeds_now, step)
+    if new.is_empty():
+        return rows, judged
+    found = slow_findings(known, rows, judged, new, limits=limits)
+    return judge_fast(rows, found, limits=limits), judge(judged, found, limits=limits)
+
+
+def _new_evidence(known: pl.DataFrame, speeds_now: pl.DataFrame | None, step: Step) -> pl.DataFrame:
+    """gpu, gpu_times, node_times, log_speed: how often the speed of a GPU, or of its node, is to be judged."""
+    told = pl.DataFrame(schema={"gpu": KEY, "log_speed": pl.Float64})
+    if speeds_now is not None:
+        told = speeds_now.filter(pl.col("log_speed").is_not_null()).select("gpu", "log_speed")
+    times = [pl.lit(n, dtype=pl.UInt32).alias(name) for name, n in (("gpu_times", 1), ("node_times", 0))]
+    told = told.select("gpu", *times, "log_speed")
+    if step.results.is_empty():
+        return told
     own, whole = pl.col("scope") == "gpu", pl.col("scope") == "node"
     counts = [own.cast(pl.UInt32).alias("gpu_times"), whole.cast(pl.UInt32).alias("node_times")]
-    counted = [step.results.select("gpu_uuid", *counts, pl.lit(None, dtype=pl.Float64).alias("log_speed"))]
-    if speeds_now is not None:
-        told = speeds_now.filter(pl.col("log_speed").is_not_null())
-        one = [pl.lit(times, dtype=pl.UInt32).alias(name) for name, times in (("gpu_times", 1), ("node_times", 0))]
-        counted.append(told.select("gpu_uuid", *one, "log_speed"))
+    counted = [step.results.select("gpu", *counts, pl.lit(None, dtype=pl.Float64).alias("log_speed")), told]
     # With both in one step the results decide: they are the better evidence.
     itself = pl.when(pl.col("log_speed").is_not_null().all()).then(pl.col("log_speed").first()).alias("log_speed")
-    new = pl.concat(counted).group_by("gpu_uuid").agg(pl.sum("gpu_times", "node_times"), itself)
+    new = pl.concat(counted).group_by("gpu").agg(pl.sum("gpu_times", "node_times"), itself).sort("gpu")
     # Results of a GPU that say nothing but its node's judge the node.
-    shared = known.filter(own).group_by("gpu_uuid").agg((pl.col("source") == "node").all().alias("shared"))
-    new = new.join(shared, on="gpu_uuid", how="left").with_columns(
+    shared = known.filter(own).group_by("gpu").agg((pl.col("source") == "node").all().alias("shared"))
+    return new.join(shared, on="gpu", how="left", maintain_order="left").with_columns(
         pl.when("shared").then(pl.col("gpu_times") + pl.col("node_times")).otherwise("node_times").alias("node_times")
     )
-    if new.is_empty():
-        return rows
-    found = slow_findings(known, rows, new, limits=limits)
-    return judge_fast(judge(rows, found, limits=limits), found, limits=limits)
 
 
 def _fresh(rows: pl.DataFrame, summaries: pl.DataFrame, step: Step, limits: Thresholds) -> pl.DataFrame:
     """`stale` moved with time; without telemetry a GPU is known by its results, or its node's, for a while."""
-    newest = summaries.group_by("gpu_uuid").agg(pl.col("newest_ns").max())
-    rows = rows.join(newest, on="gpu_uuid", how="left", maintain_order="left")
+    newest = summaries.group_by("gpu").agg(pl.col("newest_ns").max()).sort("gpu")
+    rows = rows.join(newest, on="gpu", how="left", maintain_order="left")
     measured_s = (step.as_of_ns - pl.col("newest_ns")) / 1e9
     by_results = (measured_s > limits.result_fresh_s).fill_null(value=True)
     silent_s = (step.as_of_ns - pl.col("window_start_ns")) / 1e9 - pl.col("window_s")
@@ -274,45 +280,56 @@ def _fresh(rows: pl.DataFrame, summaries: pl.DataFrame, step: Step, limits: Thre
 
 
 def _published(
-    state: State, rows: pl.DataFrame, step: Step, *, telemetry: pl.DataFrame, results: pl.DataFrame,
-    summaries: pl.DataFrame, known: pl.DataFrame, held: pl.DataFrame, limits: Thresholds, policy: Policy,
-    topology: pl.DataFrame | None,
-) -> tuple[State, Scored]:  # fmt: skip
+    state: State, after: State, step: Step, *, policy: Policy, topology: pl.DataFrame | None
+) -> tuple[State, Scored]:
     """Verdicts on the GPUs in question; rows for those with news."""
-    rows = rows.join(step.touched, on="gpu_uuid", how="left", maintain_order="left").with_columns(
-        pl.max_horizontal("as_of_ns", "touched_ns").alias("as_of_ns")
-    )
-    news = pl.col("touched_ns").is_not_null() | step.absent()
-    news = news | pl.col("gpu_uuid").is_in(_differing(state.holds, held).implode())
-    news = news | (pl.col("breaker_ns") == safety.LET_THROUGH)
-    judged = rows if step.whole or step.now_ns is not None else rows.filter(news)
+    limits = after.limits
+    absent = step.absent.to_frame().with_columns(_absent=pl.lit(value=True))
+    differing = _differing(state.holds, after.holds).with_columns(_differs=pl.lit(value=True))
+    rows = after.gpus.hstack(step.before)
+    for told in (step.touched, absent, differing):
+        rows = rows.join(told, on="gpu", how="left", maintain_order="left")
+    news = pl.any_horizontal(pl.col(name).is_not_null() for name in ("touched_ns", "_absent", "_differs"))
+    rows = rows.with_columns(
+        pl.max_horizontal("as_of_ns", "touched_ns").alias("as_of_ns"),
+        (news | (pl.col("breaker_ns") == safety.LET_THROUGH)).alias("news"),
+    ).drop("_absent", "_differs")
+    asked = rows if step.whole or step.now_ns is not None else rows.filter("news")
     told = reasons(
-        judged, holds=held, speeds=known, missing=step.missing, limits=limits, policy=policy, topology=topology,
-        everyone=rows,
+        asked, judged=after.judged, holds=after.holds, speeds=after.speeds, missing=_book(after).missing,
+        limits=limits, policy=policy, topology=topology, everyone=rows,
     )  # fmt: skip
-    primary = _primary(known, rows)
-    verdict = verdicts(judged, told, evidence=primary, limits=limits)
-    now = judged.join(verdict, on="gpu_uuid", suffix="_now", maintain_order="left")
-    now = now.join(primary, on="gpu_uuid", how="left", suffix="_now", maintain_order="left")
-    now = now.join(step.before, on="gpu_uuid", how="left", maintain_order="left")
-    decided = safety.decide(now, rows, holds=held, clock_ns=step.clock_ns, limits=limits)
-    now = decided.rows
+    primary = _primary(after.speeds, rows)
+    verdict = verdicts(asked, told, evidence=primary, limits=limits)
+    now = asked.hstack(verdict.drop("gpu").rename({name: f"{name}_now" for name in ("tier", "codes")}))
+    now = now.join(primary, on="gpu", how="left", suffix="_now", maintain_order="left")
+    decided = safety.decide(now, rows, holds=after.holds, clock_ns=step.clock_ns, limits=limits)
+    public = _with_news(decided.rows, step)
+    after = replace(after, gpus=_remembered(rows, public))
+    scored = Scored(
+        public=public, after=after, transitions=transitions_of(public), fleet=("breaker_open",) if decided.open else ()
+    )
+    return after, scored
+
+
+def _with_news(now: pl.DataFrame, step: Step) -> pl.DataFrame:
+    """The rows that are to be published, `tier` and what goes with it as decided."""
     drift = ((pl.col("speed_now") - pl.col("speed")).abs() > SPEED_DRIFT) | (
         pl.col("speed_now").is_null() != pl.col("speed").is_null()
     )
+    moved = pl.col("tier_now").ne_missing(pl.col("tier"))
+    others = ("node", "peer_group", "power_limit_w", "stale")
     changed = (
-        news
+        pl.col("news")
         | drift.fill_null(value=False)
         | (pl.col("codes_now") != pl.col("codes"))
-        | pl.col("tier_now").ne_missing(pl.col("tier"))
-        | pl.any_horizontal(
-            pl.col(name).ne_missing(pl.col(f"{name}_before"))
-            for name in ("node", "peer_group", "power_limit_w", "stale")
-        )
+        | moved
+        | pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_before")) for name in others)
     )
     caused = pl.lit(step.window_end_ns) if step.windows is not None else pl.col("touched_ns").fill_null(step.as_of_ns)
-    moved = pl.col("tier_now").ne_missing(pl.col("tier"))
-    public = now.filter(changed.fill_null(value=True)).with_columns(
+    if not now["news"].all():
+        now = now.filter(changed.fill_null(value=True))
+    return now.with_columns(
         pl.when(moved).then(caused).otherwise("tier_since_ns").alias("tier_since_ns"),
         caused.alias("caused_ns"),
         pl.col("tier").alias("tier_before"),
@@ -320,43 +337,51 @@ def _published(
         pl.col("codes_now").alias("codes"),
         pl.col("speed_now").alias("speed"),
     )
-    kept = public.select("gpu_uuid", "tier", "tier_since_ns", "codes", *safety.MEMORY)
-    latest = rows.drop("touched_ns").update(kept, on="gpu_uuid")
-    speed = public.select("gpu_uuid", pl.col("speed").alias("_speed"), pl.lit(value=True).alias("_told"))
-    latest = latest.join(speed, on="gpu_uuid", how="left", maintain_order="left")
-    latest = latest.with_columns(pl.when("_told").then("_speed").otherwise("speed").alias("speed")).drop(
-        "_speed", "_told"
-    )
-    after = State(
-        gpus=latest, telemetry=telemetry, results=results, holds=held, summaries=summaries, speeds=known, limits=limits
-    )
-    return after, Scored(
-        scores=scores_of(public, after),
-        transitions=transitions_of(public),
-        fleet=("breaker_open",) if decided.open else (),
+
+
+def _remembered(rows: pl.DataFrame, public: pl.DataFrame) -> pl.DataFrame:
+    """Rows of the state with what was published of them."""
+    told = ("tier", "tier_since_ns", "codes", "speed", *safety.MEMORY)
+    if len(public) == len(rows):
+        return rows.select(*GPU_SCHEMA).with_columns(public[name] for name in told)
+    kept = public.select("gpu", *(pl.col(name).alias(f"_{name}") for name in told), pl.lit(value=True).alias("_told"))
+    joined = rows.join(kept, on="gpu", how="left", maintain_order="left")
+    return joined.with_columns(pl.when("_told").then(f"_{name}").otherwise(name).alias(name) for name in told).select(
+        *GPU_SCHEMA
     )
 
 
-def _differing(before: pl.DataFrame, after: pl.DataFrame) -> pl.Series:
-    """GPUs whose holds are no longer the same."""
+def _book(state: State) -> Book:
+    assert state.book is not None  # noqa: S101 - a step has opened it
+    return state.book
+
+
+def _differing(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
+    """gpu: whose holds are no longer the same."""
     if before.equals(after):
-        return pl.Series("gpu_uuid", [], dtype=pl.String)
+        return before.select("gpu").clear()
     columns = list(before.columns)
     gone = before.join(after, on=columns, how="anti")
     come = after.join(before, on=columns, how="anti")
-    return pl.concat([gone, come])["gpu_uuid"].unique()
+    return pl.concat([gone, come]).select("gpu").unique().sort("gpu")
 
 
 def _primary(known: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
     """One row per GPU with evidence: its primary class, speed and interval there, and how many peers have some too."""
-    rows = known.filter(pl.col("scope") == "gpu").join(gpus.select("gpu_uuid", "peer_group"), on="gpu_uuid")
+    rows = known.filter(pl.col("scope") == "gpu") if (known["scope"] != "gpu").any() else known
+    rows = rows.join(gpus.select("gpu", "peer_group"), on="gpu", how="left", maintain_order="left")
     rows = rows.with_columns(
-        pl.len().over("peer_group", "workload_class").cast(pl.UInt32).alias("peers"),
-        (pl.col("samples") + pl.col("results")).alias("weight_of_evidence"),
-    )
-    first = rows.sort("gpu_uuid", "weight_of_evidence", "workload_class", descending=[False, True, False])
-    return first.unique("gpu_uuid", keep="first", maintain_order=True).select(
-        "gpu_uuid", "workload_class", "peers", "weight_of_evidence",
+        (pl.col("samples") + pl.col("results")).alias("weight_of_evidence"), contest("peer_group", "workload_class")
+    ).with_columns(pl.len().over("contest").cast(pl.UInt32).alias("peers"))
+    alone = once(rows)
+    first = rows.filter(alone)
+    if len(first) < len(rows):
+        several = rows.filter(~alone).sort(
+            "gpu", "weight_of_evidence", "workload_class", descending=[False, True, False]
+        )
+        first = pl.concat([first, several.unique("gpu", keep="first", maintain_order=True)]).sort("gpu")
+    return known_in_order(first).select(
+        "gpu", "workload_class", "peers", "weight_of_evidence",
         *(pl.col(name).round(6) for name in ("speed", "low", "high")),
         pl.col("samples").alias("evidence"),
     )  # fmt: skip

@@ -6,7 +6,7 @@ To add evidence for a class: one branch in `window_speed`, its slope beside the 
 import polars as pl
 
 from analytics.estimators import SLOPE_COMPUTE, hidden_loss
-from analytics.peers import load_bin
+from analytics.peers import load_bin, peers
 
 SLOPE_MIXED = 0.5  #: class unknown: half of the time is taken to scale with the SM clock
 SLOPE_MEMORY = 1.0  #: streaming goes with the memory clock; the SM clock says nothing
@@ -21,7 +21,7 @@ def window_speed(
 ) -> pl.DataFrame:
     """Log speed relative to the peers, for rows of WINDOWS with `peer_group`.
 
-    Same rows and order: gpu_uuid, workload_class, `log_speed` (null where it cannot be said), `eligible` (busy enough
+    Same rows and order: gpu, workload_class, `log_speed` (null where it cannot be said), `eligible` (busy enough
     to be judged), `few_peers` (eligible, but fewer than `min_peers` of its group, class and load bin, itself
     included). Communication has no evidence in clocks. Compute adds what the clock hides of a GPU that is hot and below
     the power cap at which its peers work (`estimators.hidden_loss`).
@@ -43,29 +43,26 @@ def window_speed(
         .otherwise(SLOPE_MEMORY)
     )
     rows = windows.select(
-        "gpu_uuid", "peer_group", "workload_class", load_bin(), slope.alias("slope"),
+        "gpu", "peer_group", "workload_class", load_bin(), slope.alias("slope"),
         pl.when(clock > 0).then(clock.log()).alias("log_clock"),
         (enough & (pl.col("busy_ratio") >= min_busy_ratio)).fill_null(value=False).alias("eligible"),
         "power_w", "power_limit_w", "temperature_c",
-    ).with_columns(pl.when("eligible").then("log_clock"))  # fmt: skip
-    peers = ["peer_group", "workload_class", "load_bin"]
+    ).with_columns(pl.when("eligible").then("log_clock"), peers())  # fmt: skip
     compute = pl.col("eligible") & (pl.col("workload_class") == "compute")
     hidden = hidden_loss(
         clock=pl.col("log_clock").exp(),
         power=pl.when(compute).then("power_w"),
         limit=pl.col("power_limit_w"),
         temperature=pl.when(compute).then("temperature_c"),
-        by=[*peers, "eligible"],
+        by=["peers"],
         min_peers=min_peers,
     )
     rows = rows.with_columns(hidden.alias("hidden"))
-    middle = rows.filter(pl.col("log_clock").is_not_null()).group_by(peers).agg(
-        pl.col("log_clock").median().alias("middle"), pl.len().alias("peers")
-    )  # fmt: skip
-    compared = rows.join(middle, on=peers, how="left", maintain_order="left", nulls_equal=True)
-    many = pl.col("peers") >= min_peers
+    many = pl.col("log_clock").count().over("peers") >= min_peers
+    compared = rows.with_columns(pl.col("log_clock").median().over("peers").alias("middle"), many.alias("many"))
+    many = pl.col("many")
     return compared.select(
-        "gpu_uuid",
+        "gpu",
         "workload_class",
         pl.when(many)
         .then(pl.col("slope") * (pl.col("log_clock") - pl.col("middle")) + pl.col("hidden"))

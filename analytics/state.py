@@ -10,8 +10,10 @@ from typing import Any
 import orjson
 import polars as pl
 
-from analytics import detection, evidence, measured, safety
+from analytics import detection, evidence, measured, safety, tiers
+from analytics.book import Book
 from analytics.holds import HOLDS
+from analytics.keys import KEY, in_order, known_in_order, renumbered
 from analytics.reasons import JUDGED
 from analytics.thresholds import Thresholds
 
@@ -41,33 +43,31 @@ GPU: dict[str, tuple[pl.DataType, Any]] = {
     **detection.MEMORY,
     **safety.MEMORY,
 }
-_JUDGED: dict[str, tuple[pl.DataType, Any]] = {
-    f"{prefix}_{code}": (kind, first)
-    for prefix, kind, first in (("m", pl.UInt32(), 0), ("a", pl.Boolean(), False), ("v", pl.Float64(), None))
-    for code in JUDGED
+GPU_SCHEMA: dict[str, pl.DataType] = {"gpu": KEY, "gpu_uuid": pl.String()} | {
+    name: kind for name, (kind, _) in GPU.items()
 }
-GPU_SCHEMA: dict[str, pl.DataType] = {"gpu_uuid": pl.String()} | {
-    name: kind for name, (kind, _) in (GPU | _JUDGED).items()
-}
-_TELEMETRY = [name for name in evidence.TELEMETRY if name != "gpu_uuid"]
-_RESULTS = [name for name in measured.RESULTS if name != "gpu_uuid"]
-_HOLDS = [name for name in HOLDS if name != "gpu_uuid"]
+_TELEMETRY = [name for name in evidence.TELEMETRY if name != "gpu"]
+_RESULTS = [name for name in measured.RESULTS if name != "gpu"]
+_HOLDS = [name for name in HOLDS if name != "gpu"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """Frames sorted by gpu_uuid. `summaries` and `speeds` follow from the others, and are kept only to save time.
+    """Frames in the order of `gpu` (`analytics/keys.py`). `summaries` and `speeds` follow from the others, and are kept
+    only to save time, as is the `book`, once it has been read.
 
     They were computed with `limits`; see `under`.
     """
 
     gpus: pl.DataFrame
+    judged: pl.DataFrame
     telemetry: pl.DataFrame
     results: pl.DataFrame
     holds: pl.DataFrame
     summaries: pl.DataFrame
     speeds: pl.DataFrame
     limits: Thresholds
+    book: Book | None = None
 
     @property
     def last_window_ns(self) -> int:
@@ -77,12 +77,14 @@ class State:
 
 
 def build(
-    *, gpus: pl.DataFrame, telemetry: pl.DataFrame, results: pl.DataFrame, holds: pl.DataFrame, limits: Thresholds
-) -> State:
+    *, gpus: pl.DataFrame, judged: pl.DataFrame, telemetry: pl.DataFrame, results: pl.DataFrame, holds: pl.DataFrame,
+    limits: Thresholds,
+) -> State:  # fmt: skip
     """A state with what follows from its frames."""
     summaries = measured.summarise(results, half_life_s=limits.result_half_life_s)
     return State(
         gpus=gpus,
+        judged=judged,
         telemetry=telemetry,
         results=results,
         holds=holds,
@@ -96,7 +98,29 @@ def under(state: State, limits: Thresholds) -> State:
     """The state under these limits: after a restart, or a change of settings, what follows is computed again."""
     if state.limits == limits:
         return state
-    return build(gpus=state.gpus, telemetry=state.telemetry, results=state.results, holds=state.holds, limits=limits)
+    return build(
+        gpus=state.gpus, judged=state.judged, telemetry=state.telemetry, results=state.results, holds=state.holds,
+        limits=limits,
+    )  # fmt: skip
+
+
+def ordered(state: State, gpus: pl.DataFrame) -> State:
+    """The state with `gpus` for its own: its rows as they are now, newcomers after them, put in their order.
+
+    That order is by node and gpu_uuid, wherever the rows came from: a state that was read back is the same state.
+    """
+    order = gpus.select(pl.arg_sort_by("node", "gpu_uuid")).to_series()
+    place = pl.DataFrame({"order": order, "gpu": pl.int_range(len(gpus), dtype=KEY, eager=True)}).sort("order")["gpu"]
+    return State(
+        gpus=gpus[order].with_columns(pl.int_range(pl.len(), dtype=KEY).alias("gpu")),
+        judged=renumbered(state.judged, place),
+        telemetry=renumbered(state.telemetry, place),
+        results=renumbered(state.results, place),
+        holds=renumbered(state.holds, place),
+        summaries=renumbered(state.summaries, place),
+        speeds=renumbered(state.speeds, place),
+        limits=state.limits,
+    )
 
 
 def speeds(*, telemetry: pl.DataFrame, summaries: pl.DataFrame, gpus: pl.DataFrame, limits: Thresholds) -> pl.DataFrame:
@@ -108,15 +132,17 @@ def speeds(*, telemetry: pl.DataFrame, summaries: pl.DataFrame, gpus: pl.DataFra
     seen = measured.estimates(summaries, gpus, min_peers=limits.min_peers)
     alone = evidence.combine(seen.filter(pl.col("source") == "node"))
     whole = evidence.combine(pl.concat([told.cast({"samples": pl.UInt32}), seen]))
-    return pl.concat(
-        [whole.with_columns(pl.lit("gpu").alias("scope")), alone.with_columns(pl.lit("node").alias("scope"))]
-    )
+    whole = whole.with_columns(pl.lit("gpu").alias("scope"))
+    if alone.is_empty():
+        return whole
+    return pl.concat([whole, alone.with_columns(pl.lit("node").alias("scope"))]).sort("gpu", maintain_order=True)
 
 
 def empty() -> State:
     """Nothing seen yet."""
     return build(
         gpus=pl.DataFrame(schema=GPU_SCHEMA),
+        judged=pl.DataFrame(schema=tiers.SCHEMA),
         telemetry=pl.DataFrame(schema=evidence.TELEMETRY),
         results=pl.DataFrame(schema=measured.RESULTS),
         holds=pl.DataFrame(schema=HOLDS),
@@ -124,28 +150,29 @@ def empty() -> State:
     )
 
 
-def newcomers(uuids: pl.DataFrame) -> pl.DataFrame:
-    """Rows for GPUs seen for the first time; `uuids` has gpu_uuid."""
+def newcomers(uuids: pl.DataFrame, *, after: int) -> pl.DataFrame:
+    """Rows for GPUs seen for the first time, numbered from `after`; `uuids` has gpu_uuid."""
     return uuids.select(
-        "gpu_uuid", *(pl.lit(first, dtype=kind).alias(name) for name, (kind, first) in (GPU | _JUDGED).items())
+        pl.int_range(after, after + pl.len(), dtype=KEY).alias("gpu"),
+        "gpu_uuid",
+        *(pl.lit(first, dtype=kind).alias(name) for name, (kind, first) in GPU.items()),
     )
 
 
-def forget(state: State, uuids: pl.Series) -> State:
+def forget(state: State, gpus: pl.Series) -> State:
     """The state without what was found about these GPUs: their evidence, results and judgements start anew.
 
     Their place, tier and the windows they were seen in stay; so do events, which `analytics/holds.py` lifts.
     """
-    some = pl.col("gpu_uuid").is_in(uuids.implode())
-    anew = (
-        _JUDGED | detection.MEMORY | safety.MEMORY | {name: GPU[name] for name in ("fast", "m_fast_in", "m_fast_out")}
-    )
-    gpus = state.gpus.with_columns(
+    some = pl.col("gpu").is_in(gpus.implode())
+    anew = detection.MEMORY | safety.MEMORY | {name: GPU[name] for name in ("fast", "m_fast_in", "m_fast_out")}
+    rows = state.gpus.with_columns(
         pl.when(some).then(pl.lit(first, dtype=kind)).otherwise(name).alias(name)
         for name, (kind, first) in anew.items()
     )
     return build(
-        gpus=gpus,
+        gpus=rows,
+        judged=state.judged.filter(~some),
         telemetry=state.telemetry.filter(~some),
         results=state.results.filter(~some),
         holds=state.holds,
@@ -153,14 +180,15 @@ def forget(state: State, uuids: pl.Series) -> State:
     )
 
 
-def encode(gpus: pl.DataFrame, *, telemetry: pl.DataFrame, results: pl.DataFrame, holds: pl.DataFrame) -> pl.Series:
+def encode(
+    gpus: pl.DataFrame, *, judged: pl.DataFrame, telemetry: pl.DataFrame, results: pl.DataFrame, holds: pl.DataFrame
+) -> pl.Series:
     """The column `state` for these rows of `State.gpus`, in their order."""
-    rows = gpus.select(
-        "gpu_uuid",
-        pl.lit(VERSION).alias("version"),
-        pl.struct(*GPU).alias("gpu"),
+    rows = gpus.select("gpu", pl.lit(VERSION).alias("version"), pl.struct(*GPU).alias("gpu_row"))
+    memory = judged.select(
+        "gpu", *(pl.concat_list(f"{prefix}_{code}" for code in JUDGED).alias(prefix) for prefix in "mav")
     )
-    rows = rows.join(_judged(gpus), on="gpu_uuid", how="left", maintain_order="left")
+    rows = rows.join(memory, on="gpu", how="left", maintain_order="left")
     for name, frame, columns in (
         ("telemetry", telemetry, _TELEMETRY),
         ("results", results, _RESULTS),
@@ -169,18 +197,11 @@ def encode(gpus: pl.DataFrame, *, telemetry: pl.DataFrame, results: pl.DataFrame
         if frame.is_empty():
             continue
         # Column by column: one list each is shorter than a list of objects.
-        nested = frame.group_by("gpu_uuid", maintain_order=True).agg(columns)
-        nested = nested.select("gpu_uuid", pl.struct(columns).alias(name))
-        rows = rows.join(nested, on="gpu_uuid", how="left", maintain_order="left")
-    return rows.select(pl.struct(pl.exclude("gpu_uuid")).struct.json_encode()).to_series().alias("state")
-
-
-def _judged(gpus: pl.DataFrame) -> pl.DataFrame:
-    """The memory of judgements as lists, for the few GPUs about which anything is remembered."""
-    some = gpus.filter(pl.any_horizontal(pl.col(f"m_{code}") > 0 for code in JUDGED))
-    return some.select(
-        "gpu_uuid", *(pl.concat_list(f"{prefix}_{code}" for code in JUDGED).alias(prefix) for prefix in "mav")
-    )
+        nested = frame.group_by("gpu", maintain_order=True).agg(columns)
+        nested = nested.select("gpu", pl.struct(columns).alias(name))
+        rows = rows.join(in_order(nested), on="gpu", how="left", maintain_order="left")
+    rows = rows.drop("gpu").rename({"gpu_row": "gpu"})
+    return rows.select(pl.struct(pl.all()).struct.json_encode()).to_series().alias("state")
 
 
 def restore(scores: pl.DataFrame) -> State:
@@ -190,31 +211,36 @@ def restore(scores: pl.DataFrame) -> State:
     """
     gpus: dict[str, list[Any]] = {name: [] for name in GPU_SCHEMA}
     parts: dict[str, dict[str, list[Any]]] = {
+        "judged": {name: [] for name in tiers.SCHEMA},
         "telemetry": {name: [] for name in evidence.TELEMETRY},
         "results": {name: [] for name in measured.RESULTS},
         "holds": {name: [] for name in HOLDS},
     }
     columns = ("gpu_uuid", "node", "as_of_ns", "window_start_ns", "tier", "tier_since_ns", "state")
-    for uuid, node, as_of, window, tier, since, text in scores.select(columns).iter_rows():
+    rows = scores.select(columns).sort("node", "gpu_uuid").iter_rows()
+    for gpu, (uuid, node, as_of, window, tier, since, text) in enumerate(rows):
         saved = _decode(text)
         basic = {"node": node, "as_of_ns": as_of, "window_start_ns": window, "tier": tier, "tier_since_ns": since}
         row = saved["gpu"] if saved else {name: first for name, (_, first) in GPU.items()} | basic
+        gpus["gpu"].append(gpu)
         gpus["gpu_uuid"].append(uuid)
         for name in GPU:
             gpus[name].append(row[name])
-        for prefix in "mav":
-            _, first = _JUDGED[f"{prefix}_{JUDGED[0]}"]
-            values = (saved and saved[prefix]) or [first] * len(JUDGED)
-            for code, value in zip(JUDGED, values, strict=True):
-                gpus[f"{prefix}_{code}"].append(value)
-        for name, lists in parts.items():
-            _extend(lists, uuid, saved.get(name) if saved else None)
-    frames = {
-        "telemetry": pl.DataFrame(parts["telemetry"], schema=evidence.TELEMETRY).sort("gpu_uuid", "workload_class"),
-        "results": pl.DataFrame(parts["results"], schema=measured.RESULTS).sort(*measured.SERIES, "time_ns", "value"),
-        "holds": pl.DataFrame(parts["holds"], schema=HOLDS).sort("gpu_uuid", "code", "value", "time_ns"),
-    }
-    return build(gpus=pl.DataFrame(gpus, schema=GPU_SCHEMA).sort("gpu_uuid"), **frames, limits=Thresholds())
+        if saved and saved.get("m"):
+            parts["judged"]["gpu"].append(gpu)
+            for prefix in "mav":
+                for code, value in zip(JUDGED, saved[prefix], strict=True):
+                    parts["judged"][f"{prefix}_{code}"].append(value)
+        for name in ("telemetry", "results", "holds"):
+            _extend(parts[name], gpu, saved.get(name) if saved else None)
+    return build(
+        gpus=known_in_order(pl.DataFrame(gpus, schema=GPU_SCHEMA)),
+        judged=known_in_order(pl.DataFrame(parts["judged"], schema=tiers.SCHEMA)),
+        telemetry=pl.DataFrame(parts["telemetry"], schema=evidence.TELEMETRY).sort("gpu", "workload_class"),
+        results=pl.DataFrame(parts["results"], schema=measured.RESULTS).sort(*measured.SERIES, "time_ns", "value"),
+        holds=pl.DataFrame(parts["holds"], schema=HOLDS).sort("gpu", "code", "value", "time_ns"),
+        limits=Thresholds(),
+    )
 
 
 def _decode(text: str | None) -> dict[str, Any] | None:
@@ -229,11 +255,10 @@ def _decode(text: str | None) -> dict[str, Any] | None:
     return saved if known and all(len(saved.get(p) or JUDGED) == len(JUDGED) for p in "mav") else None
 
 
-def _extend(lists: dict[str, list[Any]], uuid: str, saved: dict[str, Sequence[Any]] | None) -> None:
+def _extend(lists: dict[str, list[Any]], gpu: int, saved: dict[str, Sequence[Any]] | None) -> None:
     if not saved:
         return
-    names = [name for name in lists if name != "gpu_uuid"]
-    count = len(saved[names[0]] or ())
-    lists["gpu_uuid"].extend([uuid] * count)
+    names = [name for name in lists if name != "gpu"]
+    lists["gpu"].extend([gpu] * len(saved[names[0]] or ()))
     for name in names:
         lists[name].extend(saved[name] or ())

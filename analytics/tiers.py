@@ -3,28 +3,47 @@
 To change when a finding counts: `judge`. What each reason leads to is the table in `analytics/reasons.py`.
 """
 
+from typing import Any
+
 import polars as pl
 
+from analytics.keys import KEY, contest, known_in_order, once
 from analytics.reasons import JUDGED, REASONS
 from analytics.thresholds import Thresholds
 
 MAX_OF = 16  #: judgements kept, as bits of a mask
 
 
-def judge(gpus: pl.DataFrame, findings: pl.DataFrame, *, limits: Thresholds) -> pl.DataFrame:
-    """`gpus` with its memory of judgements moved on: `m_code` (bits, newest lowest), `a_code` (counts), `v_code`.
+MEMORY: dict[str, tuple[pl.DataType, Any]] = {
+    f"{prefix}_{code}": (kind, first)
+    for prefix, kind, first in (("m", pl.UInt32(), 0), ("a", pl.Boolean(), False), ("v", pl.Float64(), None))
+    for code in JUDGED
+}
+"""Per code: `m_` the last judgements as bits, newest lowest; `a_` whether it counts; `v_` its newest value."""
 
-    `findings`: one row per gpu_uuid with `code` (Boolean, null or absent: not judged), `code_value`, and `code_times`
-    where one step holds several judgements. A reason begins with N of the last M and ends when M in a row are clean;
-    a state begins with one.
+SCHEMA: dict[str, pl.DataType] = {"gpu": KEY} | {name: kind for name, (kind, _) in MEMORY.items()}
+"""The memory of judgements: only GPUs of which some bit is set have a row; all others are clean."""
+
+
+def judge(judged: pl.DataFrame, findings: pl.DataFrame, *, limits: Thresholds) -> pl.DataFrame:
+    """The memory (rows of SCHEMA) moved on by one step's findings.
+
+    `findings`: one row per gpu with `code` (Boolean, null or absent: not judged), `code_value`, and `code_times`
+    where one step holds several judgements; in the order of gpu. A reason begins with N of the last M and ends when M
+    in a row are clean; a state begins with one.
     """
     if not limits.need <= limits.of <= MAX_OF or limits.need < 1:
         raise ValueError(f"need {limits.need:g} of {limits.of:g}: at least 1, at most all, of at most {MAX_OF}")
-    rows = gpus.join(findings, on="gpu_uuid", how="left", maintain_order="left")
+    codes = [code for code in JUDGED if code in findings.columns]
+    # A clean GPU that stays clean has nothing to remember: in a healthy fleet that is nearly all of them.
+    struck = findings.filter(pl.any_horizontal(codes)).select("gpu")
+    rows = pl.concat([judged.select("gpu"), struck]).unique().sort("gpu")
+    rows = rows.join(judged, on="gpu", how="left", maintain_order="left").with_columns(
+        pl.col(name).fill_null(first) for name, (_, first) in MEMORY.items() if first is not None
+    )
+    rows = rows.join(findings, on="gpu", how="left", maintain_order="left")
     changes: list[pl.Expr] = []
-    for code in JUDGED:
-        if code not in findings.columns:
-            continue
+    for code in codes:
         need = int(limits.need) if REASONS[code].kind == "judged" else 1
         mask = remember(
             f"m_{code}", code, of=int(limits.of), times=f"{code}_times" if f"{code}_times" in rows.columns else None
@@ -37,7 +56,8 @@ def judge(gpus: pl.DataFrame, findings: pl.DataFrame, *, limits: Thresholds) -> 
             .then(pl.when(pl.col(code)).then(f"{code}_value").otherwise(f"v_{code}"))
             .alias(f"v_{code}"),
         ]
-    return rows.with_columns(changes).select(gpus.columns)
+    rows = rows.with_columns(changes).select(*SCHEMA)
+    return rows.filter(pl.any_horizontal(pl.col(f"m_{code}") > 0 for code in JUDGED))
 
 
 def remember(mask: str, finding: str, *, of: int, times: str | None = None) -> pl.Expr:
@@ -51,14 +71,17 @@ def remember(mask: str, finding: str, *, of: int, times: str | None = None) -> p
     return pl.coalesce(new, old).cast(pl.UInt32)
 
 
-def slow_findings(speeds: pl.DataFrame, gpus: pl.DataFrame, new: pl.DataFrame, *, limits: Thresholds) -> pl.DataFrame:
+def slow_findings(
+    speeds: pl.DataFrame, gpus: pl.DataFrame, judged: pl.DataFrame, new: pl.DataFrame, *, limits: Thresholds
+) -> pl.DataFrame:
     """Findings about speed, for the GPUs with new evidence: very_slow, slow, node_slow, and premium's two.
 
-    `speeds`: rows of `evidence.combine` with `scope` (gpu, node). `new`: gpu_uuid, `gpu_times`, `node_times` and
-    `log_speed` of this window, null for results. The class in which the GPU is worst counts. Nothing is judged without
-    an interval. Slow is a GPU that is both `slow_high` and further from typical than its peers are from each other. To
-    begin, the window itself must be slow too: one wild window would else be judged again and again, for as long as it
-    colours the estimate. N results that say so need no window: slow silicon shows in no clock.
+    `speeds`: rows of `evidence.combine` with `scope` (gpu, node). `judged`: the memory (`judge`). `new`: gpu,
+    `gpu_times`, `node_times` and `log_speed` of this window, null for results. The class in which the GPU is worst
+    counts. Nothing is judged without an interval. Slow is a GPU that is both `slow_high` and further from typical than
+    its peers are from each other. To begin, the window itself must be slow too: one wild window would else be judged
+    again and again, for as long as it colours the estimate. N results that say so need no window: slow silicon shows
+    in no clock.
     """
     margin = limits.clear_high - limits.slow_high
     rows = _with_usual(speeds, gpus, limits=limits)
@@ -67,25 +90,19 @@ def slow_findings(speeds: pl.DataFrame, gpus: pl.DataFrame, new: pl.DataFrame, *
         pl.when(pl.col("speed") < pl.col("usual")).then("high").otherwise(ordinary).alias("begins"),
         pl.when(pl.col("speed") < pl.col("usual") + margin).then("high").otherwise(ordinary).alias("stays"),
     )
-    gpu, node = (pl.col("scope") == "gpu") & (pl.col("source") != "node"), pl.col("scope") == "node"
-    worst = rows.group_by("gpu_uuid").agg(
-        pl.col("low").filter(gpu).min().alias("low"),
-        *(pl.col(name).filter(gpu).min().alias(name) for name in ("high", "begins", "stays")),
-        *(pl.col(name).filter(node).min().alias(f"node_{name}") for name in ("high", "begins", "stays")),
-        pl.col("results").filter(gpu & (pl.col("begins") < limits.slow_high)).max().fill_null(0).alias("slow_results"),
-    )
-    rows = new.join(gpus.select("gpu_uuid", "a_slow", "a_very_slow", "a_node_slow"), on="gpu_uuid").join(
-        worst, on="gpu_uuid", how="left"
-    )
+    worst = _worst(rows, limits=limits)
+    counts = judged.select("gpu", "a_slow", "a_very_slow", "a_node_slow")
+    rows = new.join(worst, on="gpu", how="left", maintain_order="left")
+    rows = rows.join(counts, on="gpu", how="left", maintain_order="left")
     own, whole = pl.col("gpu_times") > 0, pl.col("node_times") > 0
 
     def below(begins: str, stays: str, limit: float, code: str) -> pl.Expr:
-        counts = pl.col(f"a_{code}")
+        active = pl.col(f"a_{code}").fill_null(value=False)
         itself = (pl.col("log_speed").exp() < limit).fill_null(value=True) | (pl.col("slow_results") >= limits.need)
-        return pl.when(counts).then(pl.col(stays) < limit + margin).otherwise((pl.col(begins) < limit) & itself)
+        return pl.when(active).then(pl.col(stays) < limit + margin).otherwise((pl.col(begins) < limit) & itself)
 
     return rows.select(
-        "gpu_uuid",
+        "gpu",
         pl.when(own).then(below("begins", "stays", limits.slow_high, "slow")).alias("slow"),
         pl.when(own).then(below("high", "high", limits.very_slow_high, "very_slow")).alias("very_slow"),
         pl.when(whole).then(below("node_begins", "node_stays", limits.slow_high, "node_slow")).alias("node_slow"),
@@ -100,20 +117,39 @@ def slow_findings(speeds: pl.DataFrame, gpus: pl.DataFrame, new: pl.DataFrame, *
     )
 
 
+def _worst(rows: pl.DataFrame, *, limits: Thresholds) -> pl.DataFrame:
+    """One row per gpu: the least of each end over its classes, of its own evidence and of its node's."""
+    gpu, node = (pl.col("scope") == "gpu") & (pl.col("source") != "node"), pl.col("scope") == "node"
+    rows = rows.with_columns(
+        *(pl.when(gpu).then(name).alias(name) for name in ("low", "high", "begins", "stays")),
+        *(pl.when(node).then(name).alias(f"node_{name}") for name in ("high", "begins", "stays")),
+        pl.when(gpu & (pl.col("begins") < limits.slow_high)).then("results").fill_null(0).alias("slow_results"),
+    ).select("gpu", *_ENDS, "slow_results")
+    alone = once(rows)
+    several = rows.filter(~alone).group_by("gpu").agg(pl.col(*_ENDS).min(), pl.col("slow_results").max())
+    if several.is_empty():
+        return rows
+    return known_in_order(pl.concat([rows.filter(alone), several]).sort("gpu"))
+
+
+_ENDS = ("low", "high", "begins", "stays", "node_high", "node_begins", "node_stays")
+
+
 def _with_usual(speeds: pl.DataFrame, gpus: pl.DataFrame, *, limits: Thresholds) -> pl.DataFrame:
     """`speeds` with `usual`: how slow the peers themselves are, `slow_z` robust deviations (1.4826 MAD, Hampel 1974)
     below typical; at most `widest_spread` each, so that many slow ones do not hide one another."""
     peers = ["peer_group", "workload_class", "scope"]
-    rows = speeds.join(gpus.select("gpu_uuid", "peer_group"), on="gpu_uuid", how="left", maintain_order="left")
+    rows = speeds.join(gpus.select("gpu", "peer_group"), on="gpu", how="left", maintain_order="left")
+    rows = rows.with_columns(contest(*peers))
     log = pl.col("speed").log()
-    spread = (log - log.median().over(peers)).abs().median().over(peers) * 1.4826
+    spread = (log - log.median().over("contest")).abs().median().over("contest") * 1.4826
     return rows.with_columns((-limits.slow_z * spread.clip(upper_bound=limits.widest_spread)).exp().alias("usual"))
 
 
 def judge_fast(gpus: pl.DataFrame, findings: pl.DataFrame, *, limits: Thresholds) -> pl.DataFrame:
     """`gpus` with `fast` moved on: all of M judgements at or above typical to enter, N of M below it to leave."""
-    columns = findings.select("gpu_uuid", "fast_in", "fast_out", "slow_times")
-    rows = gpus.join(columns, on="gpu_uuid", how="left", maintain_order="left")
+    columns = findings.select("gpu", "fast_in", "fast_out", "slow_times")
+    rows = gpus.join(columns, on="gpu", how="left", maintain_order="left")
     of = int(limits.of)
     into = remember("m_fast_in", "fast_in", of=of, times="slow_times")
     out = remember("m_fast_out", "fast_out", of=of, times="slow_times")

@@ -6,13 +6,14 @@ To add a note (a reason true of this very moment): one block in `_notes`, its li
 import polars as pl
 
 from analytics.cause import shared
+from analytics.keys import KEY, in_order
 from analytics.policy import Policy
 from analytics.reasons import JUDGED, REASONS, TIER_RANK, Reason
 from analytics.thresholds import Thresholds
 from telemetry.tables import ACTIONS
 
 _TYPES = {
-    "gpu_uuid": pl.String(), "code": pl.String(), "value": pl.Float64(), "limit": pl.Float64(),
+    "gpu": KEY, "code": pl.String(), "value": pl.Float64(), "limit": pl.Float64(),
     "text": pl.String(), "tier": pl.String(), "action": pl.String(), "cause": pl.String(),
 }  # fmt: skip
 _ORDER = {code: position for position, code in enumerate(REASONS)}
@@ -20,26 +21,25 @@ _TIER_OF_RANK = {rank: tier for tier, rank in TIER_RANK.items()}
 
 
 def reasons(
-    gpus: pl.DataFrame, *, holds: pl.DataFrame, speeds: pl.DataFrame, missing: pl.DataFrame, limits: Thresholds,
-    policy: Policy, topology: pl.DataFrame | None = None, everyone: pl.DataFrame | None = None,
+    gpus: pl.DataFrame, *, judged: pl.DataFrame, holds: pl.DataFrame, speeds: pl.DataFrame, missing: pl.DataFrame,
+    limits: Thresholds, policy: Policy, topology: pl.DataFrame | None = None, everyone: pl.DataFrame | None = None,
 ) -> pl.DataFrame:  # fmt: skip
     """One row per GPU and reason that holds: code, value, limit, text, tier, action, cause; worst first.
 
-    `missing`: the nodes that show fewer GPUs than expected. `speeds`: rows of `state.speeds`. `everyone`: all GPUs,
-    where `gpus` are only some, for the level at which an excess sits.
+    `judged`: the memory of judgements (`analytics/tiers.py`). `missing`: the nodes that show fewer GPUs than expected.
+    `speeds`: rows of `state.speeds`. `everyone`: all GPUs, where `gpus` are only some, for the level at which an excess
+    sits.
     """
-    anywhere = gpus.select(pl.col(f"a_{code}").any().alias(code) for code in JUDGED).row(0, named=True)
-    parts = [
-        _of(gpus.filter(f"a_{code}"), REASONS[code], pl.col(f"v_{code}"), limits) for code in JUDGED if anywhere[code]
-    ]
-    parts += [_held(holds.join(gpus.select("gpu_uuid"), on="gpu_uuid", how="semi"), policy)]
-    parts += [_shared(shared(gpus if everyone is None else everyone, topology), gpus)]
+    some = judged.join(gpus.select("gpu"), on="gpu", maintain_order="left")
+    parts = [_of(some.filter(f"a_{code}"), REASONS[code], pl.col(f"v_{code}"), limits) for code in JUDGED]
+    parts += [_held(holds.join(gpus.select("gpu"), on="gpu", maintain_order="left"), policy)]
+    parts += [_shared(shared(gpus if everyone is None else everyone, judged, topology), gpus)]
     parts += _notes(gpus, speeds=speeds, missing=missing, holds=holds, limits=limits)
     rank = pl.col("tier").replace_strict(TIER_RANK, return_dtype=pl.UInt8)
     order = pl.col("code").replace_strict(_ORDER, return_dtype=pl.UInt16)
     rows = pl.concat([part for part in parts if not part.is_empty()] or [pl.DataFrame(schema=_TYPES)])
     return rows.with_columns(rank.alias("rank"), order.alias("order")).sort(
-        "gpu_uuid", "rank", "order", "value", descending=[False, True, False, False]
+        "gpu", "rank", "order", "value", descending=[False, True, False, False]
     )
 
 
@@ -51,7 +51,7 @@ def _of(gpus: pl.DataFrame, reason: Reason, value: pl.Expr, limits: Thresholds) 
     places = [_short(value), shown][2 - reason.text.count("{}") :] if reason.limit else [_short(value)]
     text = pl.format(reason.text, *places) if "{}" in reason.text else pl.lit(reason.text)
     return gpus.select(
-        "gpu_uuid",
+        "gpu",
         pl.lit(reason.code).alias("code"),
         value.cast(pl.Float64).round(6).alias("value"),
         pl.lit(limit, dtype=pl.Float64).alias("limit"),
@@ -94,7 +94,7 @@ def _held(holds: pl.DataFrame, policy: Policy) -> pl.DataFrame:
         return number.replace_strict(answers, return_dtype=pl.String).alias(field)
 
     rows = xids.select(
-        "gpu_uuid",
+        "gpu",
         "code",
         number.cast(pl.Float64).alias("value"),
         pl.lit(None, dtype=pl.Float64).alias("limit"),
@@ -109,10 +109,10 @@ def _held(holds: pl.DataFrame, policy: Policy) -> pl.DataFrame:
 def _shared(levels: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
     """The level at which an excess sits, for GPUs whose node or block shares it."""
     reason = REASONS["shared"]
-    rows = levels.join(gpus.select("gpu_uuid"), on="gpu_uuid", how="semi", maintain_order="left")
+    rows = levels.join(gpus.select("gpu"), on="gpu", maintain_order="left")
     share = pl.col("share").round(2).cast(pl.String)
     return rows.select(
-        "gpu_uuid",
+        "gpu",
         pl.lit(reason.code).alias("code"),
         pl.col("share").round(6).alias("value"),
         pl.lit(None, dtype=pl.Float64).alias("limit"),
@@ -127,14 +127,17 @@ def _notes(
     gpus: pl.DataFrame, *, speeds: pl.DataFrame, missing: pl.DataFrame, holds: pl.DataFrame, limits: Thresholds
 ) -> list[pl.DataFrame]:
     nothing = pl.lit(None, dtype=pl.Float64)
-    scored = speeds.select("gpu_uuid").unique()
-    alive = gpus.filter(~pl.col("stale"))
-    few = alive.filter("few_peers")
-    unloaded = alive.filter(~pl.col("few_peers")).join(scored, on="gpu_uuid", how="anti")
-    told = holds.filter(pl.col("code") == "node_missing_gpu").select("gpu_uuid")
-    incomplete = gpus.join(missing.select("node"), on="node", how="semi").join(told, on="gpu_uuid", how="anti")
+    stale, few = gpus.filter("stale"), gpus.filter(~pl.col("stale") & pl.col("few_peers"))
+    scored = speeds.select("gpu", pl.lit(value=True).alias("_scored")).filter(pl.col("gpu").is_first_distinct())
+    rows = gpus.select("gpu", "stale", "few_peers").join(scored, on="gpu", how="left", maintain_order="left")
+    unloaded = rows.filter(~pl.col("stale") & ~pl.col("few_peers") & pl.col("_scored").is_null())
+    incomplete = gpus.clear()
+    if not missing.is_empty():
+        told = holds.filter(pl.col("code") == "node_missing_gpu").select("gpu")
+        short = gpus.filter(pl.col("node").is_in(missing["node"].implode()))
+        incomplete = short.join(told, on="gpu", how="anti", maintain_order="left")
     return [
-        _of(gpus.filter("stale"), REASONS["stale"], nothing, limits),
+        _of(stale, REASONS["stale"], nothing, limits),
         _of(few, REASONS["few_peers"], nothing, limits),
         _of(unloaded, REASONS["no_load"], nothing, limits),
         _of(incomplete, REASONS["node_missing_gpu"], nothing, limits),
@@ -142,11 +145,11 @@ def _notes(
 
 
 def verdicts(gpus: pl.DataFrame, told: pl.DataFrame, *, evidence: pl.DataFrame, limits: Thresholds) -> pl.DataFrame:
-    """One row per gpu_uuid: tier, firm, cause, action, reasons (JSON text), codes (what counts as a change).
+    """One row per row of `gpus`: tier, firm, cause, action, reasons (JSON text), codes (what counts as a change).
 
     `firm`: the tier by events, states and silence, without what is judged from readings.
 
-    `evidence`: gpu_uuid, `weight_of_evidence`. Premium needs no reason at all, `fast`, and enough evidence.
+    `evidence`: gpu, `weight_of_evidence`. Premium needs no reason at all, `fast`, and enough evidence.
     """
     action = pl.col("action").replace_strict({a: i for i, a in enumerate(ACTIONS)}, return_dtype=pl.UInt8)
     names = dict(enumerate(ACTIONS))
@@ -158,7 +161,7 @@ def verdicts(gpus: pl.DataFrame, told: pl.DataFrame, *, evidence: pl.DataFrame, 
     )
     soft = [code for code, reason in REASONS.items() if reason.kind == "judged" and reason.tier != "unknown"]
     firm = pl.col("rank").filter(~pl.col("code").is_in(soft)).max()
-    said = said.group_by("gpu_uuid", maintain_order=True).agg(
+    said = said.group_by("gpu", maintain_order=True).agg(
         firm.replace_strict(_TIER_OF_RANK, return_dtype=pl.String).alias("firm"),
         pl.col("rank").max().replace_strict(_TIER_OF_RANK, return_dtype=pl.String).alias("worst"),
         pl.col("cause").drop_nulls().first(),
@@ -166,11 +169,11 @@ def verdicts(gpus: pl.DataFrame, told: pl.DataFrame, *, evidence: pl.DataFrame, 
         pl.format("[{}]", pl.col("json").str.join(",")).alias("reasons"),
         pl.col("label").str.join(",").alias("codes_now"),
     )
-    rows = gpus.join(said, on="gpu_uuid", how="left", maintain_order="left")
-    rows = rows.join(evidence, on="gpu_uuid", how="left", maintain_order="left")
+    rows = gpus.select("gpu", "fast").join(in_order(said), on="gpu", how="left", maintain_order="left")
+    rows = rows.join(evidence, on="gpu", how="left", maintain_order="left")
     premium = pl.col("worst").is_null() & pl.col("fast") & (pl.col("weight_of_evidence") >= limits.min_evidence)
     return rows.select(
-        "gpu_uuid",
+        "gpu",
         pl.when(premium.fill_null(value=False))
         .then(pl.lit("premium"))
         .otherwise(pl.col("worst").fill_null("standard"))
