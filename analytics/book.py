@@ -21,6 +21,7 @@ class Book:
     listed: pl.DataFrame
     missing: pl.DataFrame  #: nodes that show fewer GPUs than expected
     uuids: pl.Series  #: of the state's rows
+    others: pl.DataFrame  #: `listed` for GPUs that have no row there
     rows: pl.DataFrame  #: `listed` without gpu_uuid, one row for each of `uuids`; nulls for GPUs that are not listed
 
 
@@ -37,6 +38,7 @@ def read(book: Book | None, *, gpus: pl.DataFrame, nodes: pl.DataFrame, uuids: p
         listed=listed,
         missing=nodes.filter(pl.col("seen_gpus") < pl.col("expected_gpus")).select("node").unique(),
         uuids=uuids,
+        others=listed.join(uuids.to_frame("gpu_uuid"), on="gpu_uuid", how="anti"),
         rows=listed.drop("gpu_uuid").select(pl.all().gather(at)),
     )
 

@@ -18,33 +18,41 @@ MIN_UNEXPLAINED = 0.02  #: log time beyond the clock; the effect below which not
 MAD = 1.4826
 
 
-def hidden_loss(
-    *, clock: pl.Expr, power: pl.Expr, limit: pl.Expr, temperature: pl.Expr, by: Sequence[str], min_peers: float = 4
-) -> pl.Expr:
+def hidden_loss(rows: pl.DataFrame, *, by: Sequence[str], min_peers: float = 4) -> pl.Series:
     """Log speed that a clock reading hides, at most 0: of a GPU hot and *below* the cap at which its peers work.
 
-    At the power cap each GPU draws the cap and its clock says its speed. A GPU that thermal control holds below the cap
-    skips cycles: the reported clock stays, the power falls with the work not done. So power missing against the peers'
-    median, beyond what a visibly lower clock explains (P ~ f^2.5), is time lost. Counts only where the GPU is `HOT_C`
-    hotter than its peers, misses `MIN_DEFICIT` and `DEFICIT_SD` robust deviations of power, and the peers are at
-    the cap (`limit` unknown: taken to be). 0 where any of this is not known. Of Longhorn's V100 it finds the one that
-    is 5 % slow at a normal clock; it cannot tell one that loses 2.4 % from one that reads the same and loses nothing.
+    `rows`: `by`, log_clock, power_w, power_limit_w, temperature_c; one value a row, same order. At the power cap each
+    GPU draws the cap and its clock says its speed. A GPU that thermal control holds below the cap skips cycles: the
+    reported clock stays, the power falls with the work not done. So power missing against the peers' median, beyond
+    what a visibly lower clock explains (P ~ f^2.5), is time lost. Counts only where the GPU is `HOT_C` hotter than its
+    peers, misses `MIN_DEFICIT` and `DEFICIT_SD` robust deviations of power, and the peers are at the cap (limit
+    unknown: taken to be). 0 where any of this is not known. Of Longhorn's V100 it finds the one that is 5 % slow at a
+    normal clock; it cannot tell one that loses 2.4 % from one that reads the same and loses nothing.
     """
 
-    def middle(value: pl.Expr) -> pl.Expr:
-        return value.median().over(list(by))
+    def middle(name: str) -> pl.Expr:
+        return pl.col(name).median().over(list(by))
 
-    log_power = pl.when(power > 0).then(power).cast(pl.Float64).log()
-    log_clock = pl.when(clock > 0).then(clock).cast(pl.Float64).log()
-    deficit = middle(log_power) - log_power
-    spread = middle((log_power - middle(log_power)).abs()) * MAD
-    lower = (middle(log_clock) - log_clock).clip(lower_bound=0.0)
-    missing = deficit - POWER_EXPONENT * lower
-    hot = temperature.cast(pl.Float64) - middle(temperature.cast(pl.Float64)) >= HOT_C
-    capped = (middle(power.cast(pl.Float64)) >= AT_CAP * limit).fill_null(value=True)
-    enough = log_power.count().over(list(by)) >= min_peers
-    found = hot & capped & enough & (missing >= MIN_DEFICIT) & (missing >= DEFICIT_SD * spread)
-    return pl.when(found.fill_null(value=False)).then(-LOSS_PER_POWER * missing).otherwise(0.0)
+    told = rows.select(
+        *by, "log_clock", "power_limit_w",
+        pl.col("power_w").cast(pl.Float64),
+        pl.col("temperature_c").cast(pl.Float64),
+        pl.when(pl.col("power_w") > 0).then("power_w").cast(pl.Float64).log().alias("log_power"),
+    )  # fmt: skip
+    told = told.with_columns(
+        (middle("log_power") - pl.col("log_power")).alias("deficit"),
+        (middle("log_clock") - pl.col("log_clock")).clip(lower_bound=0.0).alias("lower"),
+        (pl.col("temperature_c") - middle("temperature_c") >= HOT_C).alias("hot"),
+        (middle("power_w") >= AT_CAP * pl.col("power_limit_w")).fill_null(value=True).alias("capped"),
+        (pl.col("log_power").count().over(list(by)) >= min_peers).alias("enough"),
+    )
+    missing = pl.col("deficit") - POWER_EXPONENT * pl.col("lower")
+    suspect = pl.col("hot") & pl.col("capped") & pl.col("enough") & (missing >= MIN_DEFICIT)
+    if not told.select(suspect.any()).item():
+        return pl.repeat(0.0, len(told), eager=True).alias("hidden")
+    spread = pl.col("deficit").abs().median().over(list(by)) * MAD
+    found = (suspect & (missing >= DEFICIT_SD * spread)).fill_null(value=False)
+    return told.select(pl.when(found).then(-LOSS_PER_POWER * missing).otherwise(0.0).alias("hidden")).to_series()
 
 
 def telemetry_speed(runs: pl.DataFrame, *, by: Sequence[str] = ("peer_group",), min_peers: float = 4) -> pl.DataFrame:
@@ -55,13 +63,9 @@ def telemetry_speed(runs: pl.DataFrame, *, by: Sequence[str] = ("peer_group",), 
     runs against the group's median; several quantised clocks average to more than one), `hidden` (the part of it that
     the clock did not say). Null with fewer than `min_peers` GPUs.
     """
-    clock, power = pl.col("clock_mhz"), pl.col("power_w")
-    loss = hidden_loss(
-        clock=clock, power=power, limit=pl.col("power_limit_w"), temperature=pl.col("temperature_c"), by=by
-    )
-    rows = runs.with_columns(
-        loss.alias("hidden"), pl.when(clock > 0).then(SLOPE_COMPUTE * clock.log()).alias("clocked")
-    )
+    clock = pl.col("clock_mhz").cast(pl.Float64)
+    rows = runs.with_columns(pl.when(clock > 0).then(clock.log()).alias("log_clock"))
+    rows = rows.with_columns(hidden_loss(rows, by=by), (SLOPE_COMPUTE * pl.col("log_clock")).alias("clocked"))
     told = rows.group_by("gpu_uuid", *by).agg(
         pl.len().cast(pl.UInt32).alias("runs"),
         (pl.col("clocked") + pl.col("hidden")).mean().round(9).alias("log_speed"),

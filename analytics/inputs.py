@@ -10,7 +10,7 @@ import polars as pl
 
 from analytics import book, holds, measured
 from analytics.features import merge_parts
-from analytics.keys import by_gpu, in_order, known_in_order
+from analytics.keys import by_gpu, in_order, known_in_order, rows_of
 from analytics.policy import Policy
 from analytics.state import State, newcomers, ordered
 from analytics.thresholds import Thresholds
@@ -77,7 +77,7 @@ def read_step(
         return None
     window_s = _window_s(fresh, state)
     now_ns = as_of_ns if fresh is not None or (windows is None and quiet) else None
-    opened = book.read(state.book, gpus=gpus, nodes=nodes, uuids=state.gpus["gpu_uuid"])
+    opened = book.read(state.book, gpus=gpus, nodes=nodes, uuids=state.uuids)
     seats = None if quiet and not holds.any_lost(state.holds) else _seats(opened.listed, fresh, state)
     told = events.select("gpu_uuid", "node", "kind", "code", "time_ns", pl.lit(value=False).alias("whole"))
     brought = pl.DataFrame(schema=measured.BROUGHT)
@@ -86,7 +86,7 @@ def read_step(
     reset = told.filter(pl.col("kind").is_in(list(holds.RESETS)))
     named = _named(told, measurements, brought)
     state, closed, before = _in_place(replace(state, book=opened), fresh, named, reset, now_ns, window_s, limits)
-    uuids = state.gpus["gpu_uuid"]
+    uuids = state.uuids
     results = by_gpu(brought, uuids)
     if not results.is_empty():
         results = results.join(state.results, on=list(measured.RESULTS), how="anti").sort(
@@ -170,46 +170,47 @@ def _in_place(
     said before."""
     opened = state.book
     assert opened is not None  # noqa: S101 - `read_step` opens it
-    unknown = _unknown(state, fresh, named, _overdue(opened.listed, now_ns, window_s, limits))
-    gpus = state.gpus
+    at = None if fresh is None else rows_of(state.uuids, fresh["gpu_uuid"])
+    overdue = _overdue(opened.others, now_ns, window_s, limits)
+    unknown = _unknown(state, fresh, at, pl.concat([named["gpu_uuid"], overdue]))
+    gpus, uuids = state.gpus, state.uuids
     if not unknown.is_empty():
         gpus = known_in_order(pl.concat([gpus, newcomers(unknown, after=len(gpus))]))
-        opened = book.read(opened, gpus=opened.gpus, nodes=opened.nodes, uuids=gpus["gpu_uuid"])
-    closed = None if fresh is None else _closed(fresh, gpus["gpu_uuid"])
+        uuids, at = gpus["gpu_uuid"], None
+        opened = book.read(opened, gpus=opened.gpus, nodes=opened.nodes, uuids=uuids)
+    closed = None if fresh is None else _closed(fresh, uuids, at)
     before = gpus.select(pl.col(name).alias(f"{name}_before") for name in _BEFORE)
     gpus = _reset(_at_node(gpus, opened, closed, named), reset)
     if unknown.is_empty() and gpus["node"].equals(before["node_before"], null_equal=True):
         return replace(state, gpus=gpus, book=opened), closed, before
     moved = ordered(state, gpus.hstack(before))
-    before, uuids = moved.gpus.select(before.columns), moved.gpus["gpu_uuid"]
-    opened = book.read(opened, gpus=opened.gpus, nodes=opened.nodes, uuids=uuids)
-    closed = None if fresh is None else _closed(fresh, uuids)
+    before = moved.gpus.select(before.columns)
+    opened = book.read(opened, gpus=opened.gpus, nodes=opened.nodes, uuids=moved.uuids)
+    closed = None if fresh is None else _closed(fresh, moved.uuids)
     return replace(moved, gpus=moved.gpus.drop(before.columns), book=opened), closed, before
 
 
-def _closed(fresh: pl.DataFrame, uuids: pl.Series) -> pl.DataFrame:
-    """The window by row, several parts of one GPU made one."""
-    rows = by_gpu(fresh, uuids)
+def _closed(fresh: pl.DataFrame, uuids: pl.Series, at: pl.Series | None = None) -> pl.DataFrame:
+    """The window by row, several parts of one GPU made one; `at`: the rows, where they are known."""
+    rows = by_gpu(fresh, uuids, at)
     twice = rows.select((pl.col("gpu") == pl.col("gpu").shift(1)).any()).item()
     return by_gpu(merge_parts(fresh), uuids) if twice else rows
 
 
-def _unknown(state: State, fresh: pl.DataFrame | None, named: pl.DataFrame, overdue: pl.Series) -> pl.DataFrame:
-    """gpu_uuid of GPUs that have no row yet."""
-    uuids = state.gpus["gpu_uuid"]
-    wanted = [named["gpu_uuid"], overdue]
-    if fresh is not None and not fresh["gpu_uuid"].equals(uuids):
-        wanted.append(fresh["gpu_uuid"])
-    names = pl.concat(wanted).unique().to_frame("gpu_uuid")
-    return names.join(state.gpus.select("gpu_uuid"), on="gpu_uuid", how="anti").sort("gpu_uuid")
+def _unknown(state: State, fresh: pl.DataFrame | None, at: pl.Series | None, others: pl.Series) -> pl.DataFrame:
+    """gpu_uuid of GPUs that have no row yet; `at`: where the window's are."""
+    wanted = [others.to_frame("gpu_uuid").filter(rows_of(state.uuids, others).is_null())]
+    if fresh is not None and at is not None:
+        wanted.append(fresh.select("gpu_uuid").filter(at.is_null()))
+    return pl.concat(wanted).unique().sort("gpu_uuid")
 
 
-def _overdue(listed: pl.DataFrame, now_ns: int | None, window_s: float, limits: Thresholds) -> pl.Series:
-    """GPUs of the inventory that nothing has spoken of for longer than the stale limit: unknown, not unseen."""
+def _overdue(others: pl.DataFrame, now_ns: int | None, window_s: float, limits: Thresholds) -> pl.Series:
+    """GPUs of the inventory without a row, unheard of for longer than the stale limit: unknown, not unseen."""
     if now_ns is None:
-        return listed["gpu_uuid"].clear()
+        return others["gpu_uuid"].clear()
     before = now_ns - round(limits.stale_windows * window_s * 1e9)
-    return listed.filter(pl.col("seen_ns") < before)["gpu_uuid"]
+    return others.filter(pl.col("seen_ns") < before)["gpu_uuid"]
 
 
 def _at_node(gpus: pl.DataFrame, opened: book.Book, closed: pl.DataFrame | None, named: pl.DataFrame) -> pl.DataFrame:

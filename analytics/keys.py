@@ -20,9 +20,12 @@ def rows_of(uuids: pl.Series, wanted: pl.Series) -> pl.Series:
     return names.join(there, on="gpu_uuid", how="left", maintain_order="left")["gpu"]
 
 
-def by_gpu(frame: pl.DataFrame, uuids: pl.Series) -> pl.DataFrame:
-    """`frame` with `gpu` in place of `gpu_uuid`, sorted by it; rows of GPUs that are not in `uuids` are left out."""
-    gpu = rows_of(uuids, frame["gpu_uuid"])
+def by_gpu(frame: pl.DataFrame, uuids: pl.Series, at: pl.Series | None = None) -> pl.DataFrame:
+    """`frame` with `gpu` in place of `gpu_uuid`, sorted by it; rows of GPUs that are not in `uuids` are left out.
+
+    `at`: `rows_of` them, where it is known already.
+    """
+    gpu = rows_of(uuids, frame["gpu_uuid"]) if at is None else at
     rows = frame.drop("gpu_uuid").insert_column(0, gpu)
     return in_order(rows.filter(pl.col("gpu").is_not_null()) if gpu.null_count() else rows)
 

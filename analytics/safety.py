@@ -21,6 +21,7 @@ MEMORY: dict[str, tuple[pl.DataType, int]] = {
 LET_THROUGH = -1
 RANK = {"premium": 0} | dict(TIER_RANK)
 BAD = TIER_RANK["degraded"]
+DEMOTED = [tier for tier, rank in TIER_RANK.items() if rank >= BAD]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,27 +81,45 @@ def decide(
         seen = pl.when(pl.col("firm") == "unknown").then(pl.lit("unknown")).otherwise(stays)
         rows = _noted(rows.with_columns(seen.alias("tier_now")), "observing", limits)
         return Decided(rows=rows.drop("would_be"), open=is_open(gpus))
+    # Only who is to be demoted, or is held, is a matter for the breaker: few of a fleet.
+    concerned = pl.col("tier_now").is_in(DEMOTED) | (pl.col("breaker_ns") != 0)
+    some = rows.filter(concerned)
+    if some.is_empty():
+        return Decided(rows=rows.drop("would_be"), open=is_open(gpus))
     before, now, firm = (_rank(name) for name in ("tier", "tier_now", "firm"))
     soft = pl.col("tier").is_not_null() & (now >= BAD) & (now > before) & (firm < now) & (now != RANK["unknown"])
-    rows = rows.with_columns((soft & (pl.col("breaker_ns") != LET_THROUGH)).fill_null(value=False).alias("counts"))
+    some = some.with_columns((soft & (pl.col("breaker_ns") != LET_THROUGH)).fill_null(value=False).alias("counts"))
     since = clock_ns - round(limits.breaker_s * 1e9)
     recent = int((gpus["demoted_ns"] > max(since, 0)).sum())
     fleet = int(gpus["tier"].is_not_null().sum())
     room = max(1, int(limits.breaker_ratio * fleet)) - recent
-    asked = int(rows["counts"].sum())
+    asked = int(some["counts"].sum())
     opened = asked > 0 and (is_open(gpus) or asked > room)
     held = pl.col("counts") & pl.lit(opened)
     stays = pl.when(firm > before).then("firm").otherwise("tier").replace({"unknown": "standard"})
     demoted = (soft & ~held).fill_null(value=False)
-    rows = rows.with_columns(
+    some = some.with_columns(
         pl.when(held).then(stays).otherwise("tier_now").alias("tier_now"),
         pl.when(held & (pl.col("breaker_ns") == 0)).then(clock_ns)
         .when(demoted & (pl.col("breaker_ns") == LET_THROUGH)).then(0)
         .otherwise("breaker_ns").alias("breaker_ns"),
         pl.when(demoted).then(clock_ns).otherwise("demoted_ns").alias("demoted_ns"),
     )  # fmt: skip
-    rows = _noted(rows, "breaker_open", limits)
-    return Decided(rows=rows.drop("would_be", "counts"), open=opened or is_open(gpus))
+    decided = _noted(some, "breaker_open", limits).select("gpu", *_DECIDED)
+    return Decided(rows=_with(rows, decided).drop("would_be"), open=opened or is_open(gpus))
+
+
+_DECIDED = ("tier_now", "reasons", "codes_now", *MEMORY)
+
+
+def _with(rows: pl.DataFrame, some: pl.DataFrame) -> pl.DataFrame:
+    """`rows` with what was decided of `some`."""
+    new = some.select("gpu", *(pl.col(name).alias(f"_{name}") for name in _DECIDED), pl.lit(value=True).alias("_some"))
+    joined = rows.select("gpu").join(new, on="gpu", how="left", maintain_order="left")
+    return rows.with_columns(
+        pl.when(pl.lit(joined["_some"])).then(pl.lit(joined[f"_{name}"])).otherwise(name).alias(name)
+        for name in _DECIDED
+    )
 
 
 _PLACE = {tier: place for place, tier in enumerate(TIERS)}

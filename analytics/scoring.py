@@ -129,7 +129,7 @@ def apply(
     held = holds.node_wide(held, step.node_gpus, burst_s=limits.burst_s)
     held = holds.standing(held, rows, now_ns=step.clock_ns, limits=limits, policy=xid_policy)
     after = State(
-        gpus=rows, judged=judged, telemetry=telemetry, results=results, holds=held, summaries=summaries, speeds=known,
+        gpus=rows, uuids=state.uuids, judged=judged, telemetry=telemetry, results=results, holds=held, summaries=summaries, speeds=known,
         limits=limits, book=state.book,
     )  # fmt: skip
     return _published(state, after, step, policy=xid_policy, topology=topology)

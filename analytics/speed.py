@@ -49,15 +49,13 @@ def window_speed(
         "power_w", "power_limit_w", "temperature_c",
     ).with_columns(pl.when("eligible").then("log_clock"), peers())  # fmt: skip
     compute = pl.col("eligible") & (pl.col("workload_class") == "compute")
-    hidden = hidden_loss(
-        clock=pl.col("log_clock").exp(),
-        power=pl.when(compute).then("power_w"),
-        limit=pl.col("power_limit_w"),
-        temperature=pl.when(compute).then("temperature_c"),
-        by=["peers"],
-        min_peers=min_peers,
+    rows = rows.with_columns(
+        hidden_loss(
+            rows.with_columns(pl.when(compute).then("power_w"), pl.when(compute).then("temperature_c")),
+            by=["peers"],
+            min_peers=min_peers,
+        )
     )
-    rows = rows.with_columns(hidden.alias("hidden"))
     many = pl.col("log_clock").count().over("peers") >= min_peers
     compared = rows.with_columns(pl.col("log_clock").median().over("peers").alias("middle"), many.alias("many"))
     many = pl.col("many")

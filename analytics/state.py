@@ -60,6 +60,7 @@ class State:
     """
 
     gpus: pl.DataFrame
+    uuids: pl.Series  #: of `gpus`: the very same object until someone comes or moves
     judged: pl.DataFrame
     telemetry: pl.DataFrame
     results: pl.DataFrame
@@ -84,6 +85,7 @@ def build(
     summaries = measured.summarise(results, half_life_s=limits.result_half_life_s)
     return State(
         gpus=gpus,
+        uuids=gpus["gpu_uuid"],
         judged=judged,
         telemetry=telemetry,
         results=results,
@@ -111,8 +113,10 @@ def ordered(state: State, gpus: pl.DataFrame) -> State:
     """
     order = gpus.select(pl.arg_sort_by("node", "gpu_uuid")).to_series()
     place = pl.DataFrame({"order": order, "gpu": pl.int_range(len(gpus), dtype=KEY, eager=True)}).sort("order")["gpu"]
+    gpus = gpus[order].with_columns(pl.int_range(pl.len(), dtype=KEY).alias("gpu"))
     return State(
-        gpus=gpus[order].with_columns(pl.int_range(pl.len(), dtype=KEY).alias("gpu")),
+        gpus=gpus,
+        uuids=gpus["gpu_uuid"],
         judged=renumbered(state.judged, place),
         telemetry=renumbered(state.telemetry, place),
         results=renumbered(state.results, place),
