@@ -48,7 +48,7 @@ def shared(
     if all(found.is_empty() for found in showing.values()):
         return pl.DataFrame(schema=LEVELS)
     alive = gpus.filter(~pl.col("stale") & pl.col("node").is_not_null()).select("gpu", "node")
-    nodes = alive.group_by("node", maintain_order=True).agg(pl.len().alias("size"))
+    nodes = _sizes(alive["node"])
     total, blocks = len(alive), _blocks(nodes, topology)
     parts = []
     for kind, found in showing.items():
@@ -70,6 +70,13 @@ def shared(
         widest = inside.sort("gpu", "position").unique("gpu", keep="last", maintain_order=True)
         parts.append(widest.with_columns(pl.lit(kind).alias("kind")).select(*LEVELS))
     return pl.concat(parts).sort("gpu", "kind")
+
+
+def _sizes(nodes: pl.Series) -> pl.DataFrame:
+    """node, size: how often each occurs."""
+    if nodes.is_sorted():  # as they are in the scorer
+        return nodes.rle().struct.unnest().rename({"value": "node", "len": "size"})
+    return nodes.to_frame("node").group_by("node", maintain_order=True).agg(pl.len().alias("size"))
 
 
 def _blocks(nodes: pl.DataFrame, topology: pl.DataFrame | None) -> pl.DataFrame:

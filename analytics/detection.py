@@ -8,6 +8,8 @@ from typing import Any
 
 import polars as pl
 
+from analytics.keys import beside
+
 MEMORY: dict[str, tuple[pl.DataType, Any]] = {
     "c_class": (pl.String(), None),  # the class of work that the rest speaks of
     "c_base": (pl.Float64(), None),  # log speed as it was first known
@@ -61,11 +63,11 @@ def follow(
     A GPU whose class of work changes begins anew.
     """
     new = speeds.filter(pl.col("log_speed").is_not_null()).select("gpu", "workload_class", "log_speed")
-    rows = gpus.select("gpu", *MEMORY).join(new, on="gpu", maintain_order="left")
+    rows = beside(new, gpus.select("gpu", *MEMORY))
     known = telemetry.select("gpu", pl.col("workload_class").alias("_class"), pl.col("mean").alias("_mean"))
     known = known.join(new.select("gpu", "workload_class"), on="gpu", maintain_order="left")
     known = known.filter(pl.col("_class").eq_missing(pl.col("workload_class"))).select("gpu", "_mean")
-    rows = rows.join(known, on="gpu", how="left", maintain_order="left")
+    rows = beside(rows, known)
     rows = _steps(rows, slack=change_slack, drift_slack=drift_effect / 2, baseline_windows=baseline_windows)
     noise = pl.max_horizontal(pl.col("c_noise").sqrt(), pl.lit(NOISE_FLOOR))
     changed = [
@@ -139,7 +141,7 @@ def _restart(telemetry: pl.DataFrame, changed: pl.DataFrame) -> pl.DataFrame:
     if changed.is_empty():
         return telemetry
     since = changed.select("gpu", pl.col("workload_class").alias("_class"), "_since", "_sum", "_variance")
-    rows = telemetry.join(since, on="gpu", how="left", maintain_order="left")
+    rows = beside(telemetry, since)
     here = pl.col("_class").eq_missing(pl.col("workload_class"))
     rows = rows.with_columns(pl.when(here).then("_since").alias("_since"))
     count = pl.col("_since").cast(pl.Float64)

@@ -7,7 +7,8 @@ import polars as pl
 
 from analytics.crews import Crews
 from analytics.estimators import SLOPE_COMPUTE
-from analytics.peers import crew, load_bin
+from analytics.keys import contest, node_number
+from analytics.peers import load_bin
 from analytics.speed import SLOPE_MIXED
 
 SAME_MIX = 0.05  #: log: traffic per unit of work differs by less than that between GPUs of a node on one programme
@@ -22,7 +23,6 @@ WEIGHT = 0.0025  #: of the priors between nodes: (0.5 % of clock between nodes /
 MOST_BOOST = 0.35
 CONTENDED = 0.05  #: log activity below the most active nodes' for all GPUs of a node
 OWN_WORK = 0.005  #: log work per second that no other node shares: it waits for nobody else's GPU
-NODE = ["peer_group", "workload_class", "node"]
 
 
 def at_equal_work(windows: pl.DataFrame, speeds: pl.DataFrame, *, min_peers: float = 4) -> pl.DataFrame:
@@ -72,10 +72,9 @@ def _traces(windows: pl.DataFrame, speeds: pl.DataFrame) -> pl.DataFrame:
     pipe = pl.max_horizontal("tensor_active_ratio", "fp_active_ratio")
     clock = pl.col("effective_clock_mhz")
     used = windows.select(
-        "peer_group",
-        "node",
         load_bin(),
-        crew().alias("crew"),
+        contest("peer_group", "workload_class"),
+        node_number().alias("node"),
         log(clock).alias("clock"),
         log(pl.col("sm_active_ratio")).alias("activity"),
         (log(pl.when(pipe >= LIGHT_PIPE).then(pipe)) + log(clock)).alias("work"),
@@ -84,6 +83,7 @@ def _traces(windows: pl.DataFrame, speeds: pl.DataFrame) -> pl.DataFrame:
     slope = pl.when(pl.col("workload_class") == "compute").then(SLOPE_COMPUTE).otherwise(SLOPE_MIXED)
     rows = pl.concat([speeds, used], how="horizontal").with_columns(
         slope.alias("slope"),
+        (pl.col("contest") * 2**24 + pl.col("node")).alias("crew"),
         (pl.col("work") - pl.col("activity")).alias("pace"),
         (pl.col("dram") - pl.col("work")).alias("mix"),
     )
@@ -108,23 +108,23 @@ def _fellows(rows: pl.DataFrame, crews: Crews, *, min_peers: float) -> pl.DataFr
 def _compared(rows: pl.DataFrame, crews: Crews, *, min_peers: float) -> pl.DataFrame:
     """`within` the node by pace, `between` nodes by clock, `silicon`: within, beyond the clock."""
     masked = rows.select(
-        pl.when("fellow").then(name).alias(name) for name in ("clock", "mix", "activity", "slope", "work", "load_bin")
+        pl.when("fellow").then(name).alias(name) for name in ("clock", "mix", "activity", "work", "load_bin")
     )
     first = pl.Series(crews.first)
     every = pl.DataFrame(
         [
             pl.int_range(len(first), eager=True).alias("crew"),
-            *(rows[name].gather(first) for name in NODE),
-            *(crews.medians(masked[name]) for name in ("clock", "mix", "activity", "slope", "work")),
+            *(rows[name].gather(first) for name in ("contest", "slope")),
+            *(crews.medians(masked[name]) for name in ("clock", "mix", "activity", "work")),
             crews.medians(masked["load_bin"]).floor().alias("bin"),
             crews.most(masked["activity"]).alias("most"),
         ]
     )
     nodes = every.filter(pl.col("clock").is_not_null())
-    contest = ["peer_group", "workload_class", "bin"]
-    nodes = nodes.with_columns((pl.col("activity") - pl.col("most").quantile(0.9).over(contest)).alias("node_wait"))
+    by = ["contest", "bin"]
+    nodes = nodes.with_columns((pl.col("activity") - pl.col("most").quantile(0.9).over(by)).alias("node_wait"))
     x, z, y = (pl.col(name) - pl.col(name).mean() for name in ("node_wait", "mix", "clock"))
-    sums = nodes.group_by(contest).agg(
+    sums = nodes.group_by(by).agg(
         ((x * x).sum() + WEIGHT).alias("xx"),
         ((z * z).sum() + WEIGHT).alias("zz"),
         (x * z).sum().alias("xz"),
@@ -137,15 +137,15 @@ def _compared(rows: pl.DataFrame, crews: Crews, *, min_peers: float) -> pl.DataF
     fitted = sums.with_columns(
         ((pl.col("xz") * pl.col("zy") - pl.col("zz") * pl.col("xy")) / scale).clip(0.0, MOST_BOOST).alias("boost"),
     ).with_columns(((pl.col("zy") + pl.col("boost") * pl.col("xz")) / pl.col("zz")).alias("lift"))
-    nodes = nodes.join(fitted, on=contest, how="left", maintain_order="left", nulls_equal=True)
+    nodes = nodes.join(fitted, on=by, how="left", maintain_order="left", nulls_equal=True)
     even = (
         pl.col("clock") + pl.col("boost") * pl.col("node_wait") - pl.col("lift") * (pl.col("mix") - pl.col("usual_mix"))
     )
     nodes = nodes.with_columns(even.alias("even"))
-    apart = pl.col("slope") * (pl.col("even") - pl.col("even").median().over(contest))
-    many = pl.col("even").count().over(contest) >= MIN_NODES
+    apart = pl.col("slope") * (pl.col("even") - pl.col("even").median().over(by))
+    many = pl.col("even").count().over(by) >= MIN_NODES
     ahead, behind = pl.col("work").shift(-1) - pl.col("work"), pl.col("work") - pl.col("work").shift(1)
-    alone = pl.min_horizontal(ahead.over(contest, order_by="work"), behind.over(contest, order_by="work")) > OWN_WORK
+    alone = pl.min_horizontal(ahead.over(by, order_by="work"), behind.over(by, order_by="work")) > OWN_WORK
     contended = alone & (pl.col("most") < pl.col("usual_most") - CONTENDED)
     said = nodes.select(
         "crew",

@@ -5,7 +5,7 @@ To add a source: its estimates (gpu, workload_class, source, mean, variance, sam
 
 import polars as pl
 
-from analytics.keys import KEY, in_order, known_in_order
+from analytics.keys import KEY, beside, in_order, known_in_order
 
 TELEMETRY: dict[str, pl.DataType] = {
     "gpu": KEY,
@@ -40,11 +40,11 @@ def add_windows(kept: pl.DataFrame, speeds: pl.DataFrame, *, window_s: float, ha
     )
     if new.is_empty():
         return kept
-    rows = kept.join(new, on="gpu", how="left", maintain_order="left")
+    rows = beside(kept, new)
     fresh = pl.col("_class").eq_missing(pl.col("workload_class"))
     rows = rows.with_columns(pl.when(fresh).then("log_speed").alias("log_speed")).drop("_class")
     told = rows.filter(pl.col("log_speed").is_not_null()).select("gpu", pl.lit(value=True).alias("_told"))
-    first = new.join(told, on="gpu", how="left", maintain_order="left").filter(pl.col("_told").is_null())
+    first = beside(new, told).filter(pl.col("_told").is_null())
     if not first.is_empty():
         empty = [pl.lit(None, dtype=kind).alias(name) for name, kind in TELEMETRY.items() if name not in SERIES]
         first = first.select("gpu", pl.col("_class").alias("workload_class"), *empty, "log_speed")
@@ -75,7 +75,7 @@ def estimates(kept: pl.DataFrame, gpus: pl.DataFrame, *, correlated_windows: flo
     is the GPU's own, at least its peers' median and a clock step's; what clocks cannot say is added and never
     averages out. `gpus`: gpu, peer_group.
     """
-    rows = kept.join(gpus.select("gpu", "peer_group"), on="gpu", how="left", maintain_order="left")
+    rows = beside(kept, gpus.select("gpu", "peer_group"))
     # Of weighted values, unbiased (frequency of weights as in Kish 1965): with two windows half would be missing.
     own = (pl.col("spread") / (pl.col("weight") - pl.col("weight2") / pl.col("weight"))).sqrt()
     rows = rows.with_columns(pl.when(pl.col("windows") > 1).then(own).alias("own"))
@@ -107,7 +107,7 @@ def combine(sources: pl.DataFrame) -> pl.DataFrame:
     if bool(known.select(clock.all()).item()):
         return _shown(known.with_columns(*_of_one_source(known.schema["samples"])))
     several = known.filter(~clock).select("gpu").unique().sort("gpu").with_columns(_several=pl.lit(value=True))
-    marked = known.join(several, on="gpu", how="left", maintain_order="left")
+    marked = beside(known, several)
     alone = marked.filter(pl.col("_several").is_null()).drop("_several")
     merged = _merged(marked.filter(pl.col("_several").is_not_null()).drop("_several"))
     single = alone.with_columns(*_of_one_source(merged.schema["results"])).select(merged.columns)

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import polars as pl
 
-from analytics.keys import KEY
+from analytics.keys import KEY, beside
 from analytics.policy import Policy
 from analytics.thresholds import Thresholds
 from telemetry.tables import TIERS
@@ -133,7 +133,7 @@ def cleared(holds: pl.DataFrame) -> pl.DataFrame:
     clear = holds.filter(pl.col("code") == "operator_clear").select("gpu", pl.col("time_ns").alias("clear_ns"))
     if clear.is_empty():
         return holds
-    rows = holds.join(clear, on="gpu", how="left", maintain_order="left")
+    rows = beside(holds, clear)
     before = (pl.col("time_ns") <= pl.col("clear_ns")) & (pl.col("code") != "operator_clear")
     return rows.filter(~before.fill_null(value=False)).select(*HOLDS)
 
@@ -156,7 +156,7 @@ def node_wide(holds: pl.DataFrame, node_gpus: pl.DataFrame, *, burst_s: float) -
     nodes = lost.group_by("node").agg(pl.len().alias("lost"), span.alias("span")).join(sizes, on="node")
     nodes = nodes.filter((pl.col("lost") == pl.col("size")) & (pl.col("size") > 1) & (pl.col("span") <= burst_s * 1e9))
     at_once = lost.join(nodes, on="node", how="semi").select("gpu").with_columns(at_once=pl.lit(value=True))
-    joined = holds.join(at_once, on="gpu", how="left", maintain_order="left")
+    joined = beside(holds, at_once)
     renamed = pl.when(pl.col("at_once") & (pl.col("code") == "gpu_lost")).then(pl.lit("access_lost")).otherwise("code")
     return joined.with_columns(renamed.alias("code")).select(*HOLDS).sort("gpu", "code", "value")
 

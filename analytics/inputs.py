@@ -10,7 +10,7 @@ import polars as pl
 
 from analytics import book, holds, measured
 from analytics.features import merge_parts
-from analytics.keys import by_gpu, in_order, known_in_order, rows_of
+from analytics.keys import beside, by_gpu, in_order, known_in_order, rows_of
 from analytics.policy import Policy
 from analytics.state import State, newcomers, ordered
 from analytics.thresholds import Thresholds
@@ -47,6 +47,12 @@ class Step:
     def clock_ns(self) -> int:
         """Where time stands for what ends by itself: in a step of events, where the last window left it."""
         return self.window_end_ns if self.now_ns is None else self.now_ns
+
+    @property
+    def missing(self) -> pl.DataFrame:
+        """Nodes that show fewer GPUs than expected."""
+        assert self.state.book is not None  # noqa: S101 - `read_step` opens it
+        return self.state.book.missing
 
     @property
     def inventory(self) -> pl.DataFrame:
@@ -218,10 +224,10 @@ def _at_node(gpus: pl.DataFrame, opened: book.Book, closed: pl.DataFrame | None,
     nodes = [opened.rows["inventory_node"], gpus["node"]]
     if closed is not None:
         there = closed.select("gpu", pl.col("node").alias("_here"))
-        nodes.insert(0, gpus.select("gpu").join(there, on="gpu", how="left", maintain_order="left")["_here"])
+        nodes.insert(0, beside(gpus.select("gpu"), there)["_here"])
     if not named.is_empty():
         told = by_gpu(named, gpus["gpu_uuid"])
-        nodes.append(gpus.select("gpu").join(told, on="gpu", how="left", maintain_order="left")["told_node"])
+        nodes.append(beside(gpus.select("gpu"), told)["told_node"])
     return gpus.with_columns(pl.coalesce(pl.lit(one) for one in nodes).alias("node"))
 
 
@@ -229,7 +235,7 @@ def _reset(gpus: pl.DataFrame, reset: pl.DataFrame) -> pl.DataFrame:
     if reset.is_empty():
         return gpus
     newest = by_gpu(reset.group_by("gpu_uuid").agg(pl.col("time_ns").max().alias("_reset_ns")), gpus["gpu_uuid"])
-    rows = gpus.join(newest, on="gpu", how="left", maintain_order="left")
+    rows = beside(gpus, newest)
     return rows.with_columns(pl.max_horizontal("reset_ns", "_reset_ns").alias("reset_ns")).drop("_reset_ns")
 
 
@@ -253,5 +259,5 @@ def _absent(gpus: pl.DataFrame, closed: pl.DataFrame | None) -> pl.Series:
     if closed is None:
         return pl.Series("gpu", [], dtype=pl.UInt32)
     here = closed.select("gpu", pl.lit(value=True).alias("_here"))
-    rows = expected.join(here, on="gpu", how="left", maintain_order="left")
+    rows = beside(expected, here)
     return rows.filter(pl.col("expected") & pl.col("_here").is_null())["gpu"]

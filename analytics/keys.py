@@ -30,6 +30,13 @@ def by_gpu(frame: pl.DataFrame, uuids: pl.Series, at: pl.Series | None = None) -
     return in_order(rows.filter(pl.col("gpu").is_not_null()) if gpu.null_count() else rows)
 
 
+def beside(left: pl.DataFrame, right: pl.DataFrame) -> pl.DataFrame:
+    """`left` with the columns of `right`, which has each `gpu` once at most; null where it has not."""
+    if right["gpu"].equals(left["gpu"]):  # free where both speak of the same GPUs, as most frames of a step do
+        return left.hstack(right.drop("gpu"))
+    return left.join(right, on="gpu", how="left", maintain_order="left")
+
+
 def in_order(frame: pl.DataFrame) -> pl.DataFrame:
     """`frame` sorted by `gpu`; rows of one GPU keep their order. Free where the frame already says that it is."""
     if frame["gpu"].flags["SORTED_ASC"]:

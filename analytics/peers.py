@@ -5,7 +5,7 @@ To split peers further: one more part in `peer_group` or `load_bin`, and a parag
 
 import polars as pl
 
-from analytics.keys import contest, node_number
+from analytics.keys import contest
 
 POWER_STEP_W = 5.0  #: enforced limits differ by fractions of a watt; five are one setting
 _BINS = 32  # more than there are load bins
@@ -59,8 +59,3 @@ def load_bin() -> pl.Expr:
 def peers() -> pl.Expr:
     """`peers`: a number for each peer_group, workload_class and load_bin that occurs, for grouping by."""
     return (contest("peer_group", "workload_class") * _BINS + pl.col("load_bin").cast(pl.UInt64)).alias("peers")
-
-
-def crew() -> pl.Expr:
-    """A number for each peer_group, workload_class and node that occurs, for grouping by."""
-    return contest("peer_group", "workload_class") * 2**24 + node_number()

@@ -8,7 +8,7 @@ from hashlib import blake2b
 import polars as pl
 
 from analytics.frames import schema
-from analytics.keys import in_order
+from analytics.keys import beside, in_order
 from analytics.state import State, encode
 from telemetry.tables import SCORES, TRANSITIONS
 
@@ -26,7 +26,7 @@ def scores_of(public: pl.DataFrame, state: State) -> pl.DataFrame:
         holds=_of(state.holds, public),
     )
     speeds = in_order(_speeds_json(_of(state.speeds, public)))
-    rows = public.join(speeds, on="gpu", how="left", maintain_order="left")
+    rows = beside(public, speeds)
     return rows.with_columns(
         pl.col("peers").fill_null(0),
         pl.col("evidence").fill_null(0),

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import orjson
 import polars as pl
 
+from analytics.keys import beside
 from analytics.reasons import REASONS, TIER_RANK
 from analytics.thresholds import Thresholds
 from telemetry.tables import TIERS
@@ -55,7 +56,7 @@ def tiers_at(holds: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
         return holds
     place = pl.col("tier").fill_null("standard").replace_strict(_PLACE, return_dtype=pl.Int64) + 1
     now = gpus.select("gpu", place.alias("place"))
-    rows = holds.join(now, on="gpu", how="left", maintain_order="left")
+    rows = beside(holds, now)
     return rows.with_columns(pl.when(waiting).then("place").otherwise("value").alias("value")).select(holds.columns)
 
 
@@ -105,8 +106,10 @@ def decide(
         .otherwise("breaker_ns").alias("breaker_ns"),
         pl.when(demoted).then(clock_ns).otherwise("demoted_ns").alias("demoted_ns"),
     )  # fmt: skip
-    decided = _noted(some, "breaker_open", limits).select("gpu", *_DECIDED)
-    return Decided(rows=_with(rows, decided).drop("would_be"), open=opened or is_open(gpus))
+    new = some.filter(held | demoted)
+    if not new.is_empty():
+        rows = _with(rows, _noted(new, "breaker_open", limits))
+    return Decided(rows=rows.drop("would_be"), open=opened or is_open(gpus))
 
 
 _DECIDED = ("tier_now", "reasons", "codes_now", *MEMORY)
@@ -115,7 +118,7 @@ _DECIDED = ("tier_now", "reasons", "codes_now", *MEMORY)
 def _with(rows: pl.DataFrame, some: pl.DataFrame) -> pl.DataFrame:
     """`rows` with what was decided of `some`."""
     new = some.select("gpu", *(pl.col(name).alias(f"_{name}") for name in _DECIDED), pl.lit(value=True).alias("_some"))
-    joined = rows.select("gpu").join(new, on="gpu", how="left", maintain_order="left")
+    joined = beside(rows.select("gpu"), new)
     return rows.with_columns(
         pl.when(pl.lit(joined["_some"])).then(pl.lit(joined[f"_{name}"])).otherwise(name).alias(name)
         for name in _DECIDED
@@ -138,7 +141,7 @@ def _pinned(rows: pl.DataFrame, holds: pl.DataFrame) -> pl.DataFrame:
     place = pl.col("value") - (pl.col("code") == "operator_hold").cast(pl.Int64)
     newest = said.sort("gpu", "time_ns", "code").unique("gpu", keep="last", maintain_order=True)
     pins = newest.select("gpu", place.replace_strict(names, return_dtype=pl.String).alias("pin"))
-    rows = rows.join(pins, on="gpu", how="left", maintain_order="left")
+    rows = beside(rows, pins)
     pin, now, firm = (_rank(name) for name in ("pin", "tier_now", "firm"))
     better = pl.when(firm >= BAD).then("firm").otherwise("pin")
     worse = pl.when(now > pin).then("tier_now").otherwise("pin")

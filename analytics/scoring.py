@@ -8,12 +8,11 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from analytics import detection, evidence, holds, measured, safety
-from analytics.book import Book
 from analytics.conditions import conditions
 from analytics.equal_work import at_equal_work
 from analytics.frames import schema
 from analytics.inputs import Step, check, read_step
-from analytics.keys import KEY, by_gpu, contest, known_in_order, once
+from analytics.keys import KEY, beside, by_gpu, known_in_order, once
 from analytics.peers import GROUPED_BY, peer_group
 from analytics.policy import DEFAULT, Policy
 from analytics.publish import scores_of, transitions_of
@@ -89,8 +88,8 @@ def apply(
     )  # fmt: skip
     if step is None:
         return state, NOTHING
-    state = step.state
-    rows = safety.reset(_placed(step), events)
+    was, state = state, step.state
+    rows = safety.reset(_placed(step, same_book=state.book is was.book), events)
     judged, telemetry, speeds_now = state.judged, state.telemetry, None
     if step.windows is not None:
         rows, seen = _seen(rows, step.windows, step)
@@ -112,7 +111,7 @@ def apply(
         )
         rows, telemetry = followed.gpus, followed.telemetry
         findings = _findings(seen, speeds_now, step, limits=limits, complete=complete)
-        findings = findings.join(followed.findings, on="gpu", how="left", maintain_order="left")
+        findings = beside(findings, followed.findings)
         judged = judge(judged, findings, limits=limits)
         rows = _few_peers(rows, speeds_now)
     results = measured.add(state.results, step.results, keep=int(limits.keep_results))
@@ -129,9 +128,17 @@ def apply(
     held = holds.node_wide(held, step.node_gpus, burst_s=limits.burst_s)
     held = holds.standing(held, rows, now_ns=step.clock_ns, limits=limits, policy=xid_policy)
     after = State(
-        gpus=rows, uuids=state.uuids, judged=judged, telemetry=telemetry, results=results, holds=held, summaries=summaries, speeds=known,
-        limits=limits, book=state.book,
-    )  # fmt: skip
+        gpus=rows,
+        uuids=state.uuids,
+        judged=judged,
+        telemetry=telemetry,
+        results=results,
+        holds=held,
+        summaries=summaries,
+        speeds=known,
+        limits=limits,
+        book=state.book if step.whole else was.book,  # the next whole step is to see what is new in it
+    )
     return _published(state, after, step, policy=xid_policy, topology=topology)
 
 
@@ -152,13 +159,20 @@ def _cleared(state: State, events: pl.DataFrame) -> State:
     return forget(state, new["gpu"].unique()) if len(new) else state
 
 
-def _placed(step: Step) -> pl.DataFrame:
-    """Rows with power limit and peer group as the inventory and the window say now."""
+def _placed(step: Step, *, same_book: bool) -> pl.DataFrame:
+    """Rows with power limit and peer group as the inventory and the window say now.
+
+    `same_book`: the inventory and everyone's row are what they were, so that only new limits make new groups.
+    """
     rows = step.state.gpus
     if step.windows is not None:
         latest = step.windows.select("gpu", pl.col("power_limit_w").cast(pl.Float64).alias("_limit"))
-        rows = rows.join(latest, on="gpu", how="left", maintain_order="left")
+        rows = beside(rows, latest)
         rows = rows.with_columns(pl.coalesce("_limit", "power_limit_w").alias("power_limit_w")).drop("_limit")
+    before = pl.lit(step.before["power_limit_w_before"])
+    moved = pl.col("peer_group").is_null() | pl.col("power_limit_w").ne_missing(before)
+    if same_book and not rows.select(moved.any()).item():
+        return rows
     inventory = step.inventory
     limit = pl.coalesce("power_limit_w", pl.lit(inventory["inventory_limit_w"]).cast(pl.Float64))
     parts = [rows.select(limit.alias("power_limit_w")).to_series(), *(inventory[name] for name in GROUPED_BY)]
@@ -184,7 +198,7 @@ def _seen(rows: pl.DataFrame, windows: pl.DataFrame, step: Step) -> tuple[pl.Dat
     run = pl.when(in_a_row).then(pl.col("run") + 1).otherwise(1).cast(pl.UInt32)
     # What happened in this very window may have come after the reset: only older findings are healed.
     healed = pl.max_horizontal("reset_ns", pl.lit(step.window_start_ns - 1))
-    rows = rows.join(latest, on="gpu", how="left", maintain_order="left")
+    rows = beside(rows, latest)
     rows = rows.with_columns(
         pl.when(here).then(run).otherwise("run").alias("run"),
         pl.when(here).then(step.window_start_ns).otherwise("window_start_ns").alias("window_start_ns"),
@@ -196,7 +210,7 @@ def _seen(rows: pl.DataFrame, windows: pl.DataFrame, step: Step) -> tuple[pl.Dat
     extra = rows.select("gpu", "peer_group", "max_pcie_gen", "max_pcie_width").hstack(
         step.inventory.select("slot", "power_limit_default_w")
     )
-    return rows, windows.join(extra, on="gpu", how="left", maintain_order="left")
+    return rows, beside(windows, extra)
 
 
 def _findings(
@@ -215,7 +229,7 @@ def _findings(
 
 def _few_peers(rows: pl.DataFrame, speeds_now: pl.DataFrame) -> pl.DataFrame:
     latest = speeds_now.filter("eligible").select("gpu", pl.col("few_peers").alias("_few"))
-    rows = rows.join(latest, on="gpu", how="left", maintain_order="left")
+    rows = beside(rows, latest)
     return rows.with_columns(pl.coalesce("_few", "few_peers").alias("few_peers")).drop("_few")
 
 
@@ -237,7 +251,7 @@ def _judge_speed(
     new = _new_evidence(known, speeds_now, step)
     if new.is_empty():
         return rows, judged
-    found = slow_findings(known, rows, judged, new, limits=limits)
+    found = slow_findings(known, judged, new, limits=limits)
     return judge_fast(rows, found, limits=limits), judge(judged, found, limits=limits)
 
 
@@ -258,7 +272,7 @@ def _new_evidence(known: pl.DataFrame, speeds_now: pl.DataFrame | None, step: St
     new = pl.concat(counted).group_by("gpu").agg(pl.sum("gpu_times", "node_times"), itself).sort("gpu")
     # Results of a GPU that say nothing but its node's judge the node.
     shared = known.filter(own).group_by("gpu").agg((pl.col("source") == "node").all().alias("shared"))
-    return new.join(shared, on="gpu", how="left", maintain_order="left").with_columns(
+    return beside(new, shared).with_columns(
         pl.when("shared").then(pl.col("gpu_times") + pl.col("node_times")).otherwise("node_times").alias("node_times")
     )
 
@@ -266,7 +280,7 @@ def _new_evidence(known: pl.DataFrame, speeds_now: pl.DataFrame | None, step: St
 def _fresh(rows: pl.DataFrame, summaries: pl.DataFrame, step: Step, limits: Thresholds) -> pl.DataFrame:
     """`stale` moved with time; without telemetry a GPU is known by its results, or its node's, for a while."""
     newest = summaries.group_by("gpu").agg(pl.col("newest_ns").max()).sort("gpu")
-    rows = rows.join(newest, on="gpu", how="left", maintain_order="left")
+    rows = beside(rows, newest)
     measured_s = (step.as_of_ns - pl.col("newest_ns")) / 1e9
     by_results = (measured_s > limits.result_fresh_s).fill_null(value=True)
     silent_s = (step.as_of_ns - pl.col("window_start_ns")) / 1e9 - pl.col("window_s")
@@ -288,7 +302,7 @@ def _published(
     differing = _differing(state.holds, after.holds).with_columns(_differs=pl.lit(value=True))
     rows = after.gpus.hstack(step.before)
     for told in (step.touched, absent, differing):
-        rows = rows.join(told, on="gpu", how="left", maintain_order="left")
+        rows = beside(rows, told)
     news = pl.any_horizontal(pl.col(name).is_not_null() for name in ("touched_ns", "_absent", "_differs"))
     rows = rows.with_columns(
         pl.max_horizontal("as_of_ns", "touched_ns").alias("as_of_ns"),
@@ -296,13 +310,13 @@ def _published(
     ).drop("_absent", "_differs")
     asked = rows if step.whole or step.now_ns is not None else rows.filter("news")
     told = reasons(
-        asked, judged=after.judged, holds=after.holds, speeds=after.speeds, missing=_book(after).missing,
+        asked, judged=after.judged, holds=after.holds, speeds=after.speeds, missing=step.missing,
         limits=limits, policy=policy, topology=topology, everyone=rows,
     )  # fmt: skip
-    primary = _primary(after.speeds, rows)
+    primary = _primary(after.speeds)
     verdict = verdicts(asked, told, evidence=primary, limits=limits)
     now = asked.hstack(verdict.drop("gpu").rename({name: f"{name}_now" for name in ("tier", "codes")}))
-    now = now.join(primary, on="gpu", how="left", suffix="_now", maintain_order="left")
+    now = beside(now, primary.rename({"speed": "speed_now"}))
     decided = safety.decide(now, rows, holds=after.holds, clock_ns=step.clock_ns, limits=limits)
     public = _with_news(decided.rows, step)
     after = replace(after, gpus=_remembered(rows, public))
@@ -345,15 +359,10 @@ def _remembered(rows: pl.DataFrame, public: pl.DataFrame) -> pl.DataFrame:
     if len(public) == len(rows):
         return rows.select(*GPU_SCHEMA).with_columns(public[name] for name in told)
     kept = public.select("gpu", *(pl.col(name).alias(f"_{name}") for name in told), pl.lit(value=True).alias("_told"))
-    joined = rows.join(kept, on="gpu", how="left", maintain_order="left")
+    joined = beside(rows, kept)
     return joined.with_columns(pl.when("_told").then(f"_{name}").otherwise(name).alias(name) for name in told).select(
         *GPU_SCHEMA
     )
-
-
-def _book(state: State) -> Book:
-    assert state.book is not None  # noqa: S101 - a step has opened it
-    return state.book
 
 
 def _differing(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
@@ -366,13 +375,13 @@ def _differing(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
     return pl.concat([gone, come]).select("gpu").unique().sort("gpu")
 
 
-def _primary(known: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
+def _primary(known: pl.DataFrame) -> pl.DataFrame:
     """One row per GPU with evidence: its primary class, speed and interval there, and how many peers have some too."""
     rows = known.filter(pl.col("scope") == "gpu") if (known["scope"] != "gpu").any() else known
-    rows = rows.join(gpus.select("gpu", "peer_group"), on="gpu", how="left", maintain_order="left")
     rows = rows.with_columns(
-        (pl.col("samples") + pl.col("results")).alias("weight_of_evidence"), contest("peer_group", "workload_class")
-    ).with_columns(pl.len().over("contest").cast(pl.UInt32).alias("peers"))
+        (pl.col("samples") + pl.col("results")).alias("weight_of_evidence"),
+        pl.len().over("contest").cast(pl.UInt32).alias("peers"),
+    )
     alone = once(rows)
     first = rows.filter(alone)
     if len(first) < len(rows):

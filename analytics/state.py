@@ -13,7 +13,7 @@ import polars as pl
 from analytics import detection, evidence, measured, safety, tiers
 from analytics.book import Book
 from analytics.holds import HOLDS
-from analytics.keys import KEY, in_order, known_in_order, renumbered
+from analytics.keys import KEY, beside, contest, in_order, known_in_order, renumbered
 from analytics.reasons import JUDGED
 from analytics.thresholds import Thresholds
 
@@ -128,7 +128,8 @@ def ordered(state: State, gpus: pl.DataFrame) -> State:
 
 
 def speeds(*, telemetry: pl.DataFrame, summaries: pl.DataFrame, gpus: pl.DataFrame, limits: Thresholds) -> pl.DataFrame:
-    """Rows of `evidence.combine` with `scope`: gpu (all that speaks of it), node (the results of its node alone).
+    """Rows of `evidence.combine` with `scope`: gpu (all that speaks of it), node (the results of its node alone);
+    `peer_group`, and `contest`, a number for group and class.
 
     The one place where sources meet.
     """
@@ -136,10 +137,10 @@ def speeds(*, telemetry: pl.DataFrame, summaries: pl.DataFrame, gpus: pl.DataFra
     seen = measured.estimates(summaries, gpus, min_peers=limits.min_peers)
     alone = evidence.combine(seen.filter(pl.col("source") == "node"))
     whole = evidence.combine(pl.concat([told.cast({"samples": pl.UInt32}), seen]))
-    whole = whole.with_columns(pl.lit("gpu").alias("scope"))
-    if alone.is_empty():
-        return whole
-    return pl.concat([whole, alone.with_columns(pl.lit("node").alias("scope"))]).sort("gpu", maintain_order=True)
+    known = whole.with_columns(pl.lit("gpu").alias("scope"))
+    if not alone.is_empty():
+        known = pl.concat([known, alone.with_columns(pl.lit("node").alias("scope"))]).sort("gpu", maintain_order=True)
+    return beside(known, gpus.select("gpu", "peer_group")).with_columns(contest("peer_group", "workload_class"))
 
 
 def empty() -> State:
@@ -192,7 +193,7 @@ def encode(
     memory = judged.select(
         "gpu", *(pl.concat_list(f"{prefix}_{code}" for code in JUDGED).alias(prefix) for prefix in "mav")
     )
-    rows = rows.join(memory, on="gpu", how="left", maintain_order="left")
+    rows = beside(rows, memory)
     for name, frame, columns in (
         ("telemetry", telemetry, _TELEMETRY),
         ("results", results, _RESULTS),
@@ -203,7 +204,7 @@ def encode(
         # Column by column: one list each is shorter than a list of objects.
         nested = frame.group_by("gpu", maintain_order=True).agg(columns)
         nested = nested.select("gpu", pl.struct(columns).alias(name))
-        rows = rows.join(in_order(nested), on="gpu", how="left", maintain_order="left")
+        rows = beside(rows, in_order(nested))
     rows = rows.drop("gpu").rename({"gpu_row": "gpu"})
     return rows.select(pl.struct(pl.all()).struct.json_encode()).to_series().alias("state")
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import polars as pl
 
-from analytics.keys import KEY, contest, known_in_order, once
+from analytics.keys import KEY, beside, known_in_order, once
 from analytics.reasons import JUDGED, REASONS
 from analytics.thresholds import Thresholds
 
@@ -38,10 +38,10 @@ def judge(judged: pl.DataFrame, findings: pl.DataFrame, *, limits: Thresholds) -
     # A clean GPU that stays clean has nothing to remember: in a healthy fleet that is nearly all of them.
     struck = findings.filter(pl.any_horizontal(codes)).select("gpu")
     rows = pl.concat([judged.select("gpu"), struck]).unique().sort("gpu")
-    rows = rows.join(judged, on="gpu", how="left", maintain_order="left").with_columns(
+    rows = beside(rows, judged).with_columns(
         pl.col(name).fill_null(first) for name, (_, first) in MEMORY.items() if first is not None
     )
-    rows = rows.join(findings, on="gpu", how="left", maintain_order="left")
+    rows = beside(rows, findings)
     changes: list[pl.Expr] = []
     for code in codes:
         need = int(limits.need) if REASONS[code].kind == "judged" else 1
@@ -71,12 +71,10 @@ def remember(mask: str, finding: str, *, of: int, times: str | None = None) -> p
     return pl.coalesce(new, old).cast(pl.UInt32)
 
 
-def slow_findings(
-    speeds: pl.DataFrame, gpus: pl.DataFrame, judged: pl.DataFrame, new: pl.DataFrame, *, limits: Thresholds
-) -> pl.DataFrame:
+def slow_findings(speeds: pl.DataFrame, judged: pl.DataFrame, new: pl.DataFrame, *, limits: Thresholds) -> pl.DataFrame:
     """Findings about speed, for the GPUs with new evidence: very_slow, slow, node_slow, and premium's two.
 
-    `speeds`: rows of `evidence.combine` with `scope` (gpu, node). `judged`: the memory (`judge`). `new`: gpu,
+    `speeds`: rows of `state.speeds`. `judged`: the memory (`judge`). `new`: gpu,
     `gpu_times`, `node_times` and `log_speed` of this window, null for results. The class in which the GPU is worst
     counts. Nothing is judged without an interval. Slow is a GPU that is both `slow_high` and further from typical than
     its peers are from each other. To begin, the window itself must be slow too: one wild window would else be judged
@@ -84,7 +82,7 @@ def slow_findings(
     in no clock.
     """
     margin = limits.clear_high - limits.slow_high
-    rows = _with_usual(speeds, gpus, limits=limits)
+    rows = _with_usual(speeds, limits=limits)
     ordinary = pl.max_horizontal("high", pl.lit(1.0))  # whatever the interval says: its peers are no faster
     rows = rows.with_columns(
         pl.when(pl.col("speed") < pl.col("usual")).then("high").otherwise(ordinary).alias("begins"),
@@ -92,8 +90,8 @@ def slow_findings(
     )
     worst = _worst(rows, limits=limits)
     counts = judged.select("gpu", "a_slow", "a_very_slow", "a_node_slow")
-    rows = new.join(worst, on="gpu", how="left", maintain_order="left")
-    rows = rows.join(counts, on="gpu", how="left", maintain_order="left")
+    rows = beside(new, worst)
+    rows = beside(rows, counts)
     own, whole = pl.col("gpu_times") > 0, pl.col("node_times") > 0
 
     def below(begins: str, stays: str, limit: float, code: str) -> pl.Expr:
@@ -135,21 +133,20 @@ def _worst(rows: pl.DataFrame, *, limits: Thresholds) -> pl.DataFrame:
 _ENDS = ("low", "high", "begins", "stays", "node_high", "node_begins", "node_stays")
 
 
-def _with_usual(speeds: pl.DataFrame, gpus: pl.DataFrame, *, limits: Thresholds) -> pl.DataFrame:
+def _with_usual(speeds: pl.DataFrame, *, limits: Thresholds) -> pl.DataFrame:
     """`speeds` with `usual`: how slow the peers themselves are, `slow_z` robust deviations (1.4826 MAD, Hampel 1974)
     below typical; at most `widest_spread` each, so that many slow ones do not hide one another."""
-    peers = ["peer_group", "workload_class", "scope"]
-    rows = speeds.join(gpus.select("gpu", "peer_group"), on="gpu", how="left", maintain_order="left")
-    rows = rows.with_columns(contest(*peers))
+    peers = ["contest"] if (speeds["scope"] == "gpu").all() else ["contest", "scope"]
     log = pl.col("speed").log()
-    spread = (log - log.median().over("contest")).abs().median().over("contest") * 1.4826
+    rows = speeds.with_columns((log - log.median().over(peers)).abs().alias("apart"))
+    spread = pl.col("apart").median().over(peers) * 1.4826
     return rows.with_columns((-limits.slow_z * spread.clip(upper_bound=limits.widest_spread)).exp().alias("usual"))
 
 
 def judge_fast(gpus: pl.DataFrame, findings: pl.DataFrame, *, limits: Thresholds) -> pl.DataFrame:
     """`gpus` with `fast` moved on: all of M judgements at or above typical to enter, N of M below it to leave."""
     columns = findings.select("gpu", "fast_in", "fast_out", "slow_times")
-    rows = gpus.join(columns, on="gpu", how="left", maintain_order="left")
+    rows = beside(gpus, columns)
     of = int(limits.of)
     into = remember("m_fast_in", "fast_in", of=of, times="slow_times")
     out = remember("m_fast_out", "fast_out", of=of, times="slow_times")

@@ -6,7 +6,7 @@ To add a note (a reason true of this very moment): one block in `_notes`, its li
 import polars as pl
 
 from analytics.cause import shared
-from analytics.keys import KEY, in_order
+from analytics.keys import KEY, beside, in_order
 from analytics.policy import Policy
 from analytics.reasons import JUDGED, REASONS, TIER_RANK, Reason
 from analytics.thresholds import Thresholds
@@ -129,7 +129,7 @@ def _notes(
     nothing = pl.lit(None, dtype=pl.Float64)
     stale, few = gpus.filter("stale"), gpus.filter(~pl.col("stale") & pl.col("few_peers"))
     scored = speeds.select("gpu", pl.lit(value=True).alias("_scored")).filter(pl.col("gpu").is_first_distinct())
-    rows = gpus.select("gpu", "stale", "few_peers").join(scored, on="gpu", how="left", maintain_order="left")
+    rows = beside(gpus.select("gpu", "stale", "few_peers"), scored)
     unloaded = rows.filter(~pl.col("stale") & ~pl.col("few_peers") & pl.col("_scored").is_null())
     incomplete = gpus.clear()
     if not missing.is_empty():
@@ -169,8 +169,8 @@ def verdicts(gpus: pl.DataFrame, told: pl.DataFrame, *, evidence: pl.DataFrame, 
         pl.format("[{}]", pl.col("json").str.join(",")).alias("reasons"),
         pl.col("label").str.join(",").alias("codes_now"),
     )
-    rows = gpus.select("gpu", "fast").join(in_order(said), on="gpu", how="left", maintain_order="left")
-    rows = rows.join(evidence, on="gpu", how="left", maintain_order="left")
+    rows = beside(gpus.select("gpu", "fast"), in_order(said))
+    rows = beside(rows, evidence.select("gpu", "weight_of_evidence"))
     premium = pl.col("worst").is_null() & pl.col("fast") & (pl.col("weight_of_evidence") >= limits.min_evidence)
     return rows.select(
         "gpu",
