@@ -107,7 +107,7 @@ def _placed(site: Site, job: Job) -> dict[str, Any]:
     try:
         vacancy = vacancy_of(floor, **left)
         rows = placements(
-            floor,
+            vacancy,
             gpus=job.gpus,
             nodes=job.nodes,
             node_gpus=job.node_gpus,
@@ -116,7 +116,6 @@ def _placed(site: Site, job: Job) -> dict[str, Any]:
             penalties=job.penalties,
             split=job.split,
             limit=job.limit,
-            **left,
         )
     except BadInput as error:
         raise Refused(422, "bad_parameter", error.detail) from None

@@ -11,6 +11,7 @@ import polars as pl
 
 from analytics.floor import floor_of
 from analytics.placement import placements, replacements
+from analytics.vacancy import vacancy_of
 from benchmarks import Figure
 from benchmarks.timing import milliseconds, repeats
 
@@ -41,7 +42,7 @@ def figures(*, quick: bool) -> Iterator[Figure]:
     }
     for name, question in _QUESTIONS.items():
         for state, excluded in (("", {}), (", a third of the nodes and 5 % of the GPUs busy", busy)):
-            found = repeats(lambda asked=question | excluded: placements(floor, **asked), times)
+            found = repeats(lambda asked=question, busy=excluded: placements(vacancy_of(floor, **busy), **asked), times)
             yield Figure(
                 name=f"{name} placed, {what}{state}", unit="ms", values=milliseconds(found.cpu_s), more_is_better=False
             )
