@@ -179,6 +179,16 @@ class Accepted(BaseModel):
     accepted: int = Field(description="Messages written: 1, or as many as the list had objects.")
 
 
+class VerdictTaken(BaseModel):
+    """An operator's word, as it was written to the log and acknowledged by it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    accepted: int = Field(description="Messages written: 1.")
+    gpus: int = Field(description="GPUs known here that it speaks of; of a reset of the breaker the whole fleet.")
+    event: Event = Field(description="The row of `events` that it is.")  # type: ignore[valid-type]
+
+
 class ErrorBody(BaseModel):
     """Why a request was refused."""
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import orjson
 from fastapi import Request, Response
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from analytics.blocks import HEALTHY
@@ -15,7 +15,7 @@ from analytics.placement import MOST_CHOICES, MOST_GPUS, NODE_GPUS, placements, 
 from analytics.vacancy import vacancy_of
 from api import models
 from api.answers import Built
-from api.bodies import read_body
+from api.bodies import fields, read_body, read_model
 from api.endpoint import Endpoint, Question, Site, Values, listing
 from api.fleet import TABLES
 from api.parameters import MAX_TEXT, Parameter
@@ -76,27 +76,13 @@ async def answer_placements(request: Request, *, site: Site) -> Response:
 
 def job_of(raw: bytes) -> Job:
     """The job of a request's body; raises Refused naming the first field that is wrong, and why."""
-    try:
-        asked = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise Refused(422, "not_json", f"the body is no JSON: {error}"[:300]) from None
-    if not isinstance(asked, dict):
-        raise Refused(422, "not_an_object", "the body is one JSON object, as docs/api.md shows")
-    unknown = [name for name in asked if name not in FIELDS]
-    if unknown:
-        raise Refused(422, "unknown_parameter", f"no field {unknown[0][:80]!r} here; there are: {', '.join(FIELDS)}")
-    try:
-        job = Job.model_validate(asked)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise Refused(422, "bad_parameter", f"{where}={first['input']!r:.80} is not allowed: {first['msg']}") from None
+    job = read_model(raw, Job)
     if (job.gpus is None) == (job.nodes is None):
         raise Refused(422, "bad_parameter", "give gpus, or nodes for full nodes: one of them")
     return job
 
 
-FIELDS: tuple[str, ...] = tuple(field.alias or name for name, field in Job.model_fields.items())
+FIELDS: tuple[str, ...] = fields(Job)
 """Fields of a request."""
 
 
@@ -169,6 +155,7 @@ QUESTION = Question(
             }
         ],
     },
+    errors={400: "The body is compressed.", 413: "The body is too large.", 503: "The store cannot be read now."},
 )
 
 ENDPOINTS = (
