@@ -19,7 +19,8 @@ from api import models
 from api.app import create_app
 from api.refusal import Refused
 from api.verdicts import FIELDS, MAX_BODY, MAX_NOTE, QUESTION, Verdict, verdict_of
-from telemetry.errors import TransportError
+from isotach.commands.verdict import command
+from telemetry.errors import IsotachError, TransportError
 from telemetry.rows import check_event
 from telemetry.tables import TIERS
 
@@ -165,6 +166,87 @@ def test_a_replica_without_a_log_takes_none() -> None:
     with Store(None) as store, served(create_app(store)) as client:
         answer = client.post("/v1/verdicts", json=PIN)
     assert (answer.status_code, answer.json()["error"]["rule"]) == (503, "no_telemetry_here")
+
+
+def run(capsys: pytest.CaptureFixture[str], server: httpx.Client, *words: str) -> tuple[int, str, str]:
+    """Exit status, standard output and standard error of `isotach verdict` against the server."""
+    try:
+        with pytest.raises(SystemExit) as ended:
+            command.main([*words, "--server", str(server.base_url)], prog_name="isotach verdict")
+    except IsotachError as error:  # the one line and status 1 that `isotach.cli.main` makes of it
+        return 1, "", str(error)
+    told = capsys.readouterr()
+    return int(ended.value.code or 0), told.out, told.err
+
+
+@pytest.mark.parametrize(
+    ("words", "says", "event"),
+    [
+        (["pin", "GPU-a", "--tier", "premium"], "taken: pin as premium, GPU GPU-a", ("operator_pin", "GPU-a", "n1", 0)),
+        (["hold", "n1"], "taken: hold, node n1 (2 GPUs)", ("operator_hold", "", "n1", 0)),
+        (["clear", "GPU-c"], "taken: clear, GPU GPU-c", ("operator_clear", "GPU-c", "", 0)),
+        (["reset-breaker"], "taken: the breaker is reset", ("breaker_reset", "", "", 0)),
+    ],
+)
+def test_the_command_says_what_was_taken(
+    server: httpx.Client,
+    log: Log,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    says: str,
+    event: tuple[Any, ...],
+) -> None:
+    """A name is a GPU's, or else a node's; who says so is the login name."""
+    monkeypatch.setenv("ISOTACH_TOKEN", "s3cret")
+    monkeypatch.setenv("LOGNAME", "r.okafor")
+    assert run(capsys, server, *words, "--note", "why")[:2] == (0, says + "\n")
+    ((*_, value),) = log.taken
+    row = json.loads(value)
+    assert (row["kind"], row["gpu_uuid"], row["node"], row["code"]) == event
+    assert row["detail"] == "r.okafor: why"
+    code, text, _ = run(capsys, server, *words, "--by", "x", "--format", "json")
+    assert (code, json.loads(text)["event"]["detail"]) == (0, "x")
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "says"),
+    [
+        (["hold", "nobody"], 1, "no GPU and no node 'nobody'"),
+        (["hold", "GPU-a", "--note", "x" * 501], 1, "500"),
+        (["pin", "GPU-a"], 2, "--tier"),
+        (["hold", "GPU-a", "--tier", "premium"], 2, "--tier"),
+        (["clear"], 2, "name it"),
+        (["reset-breaker", "GPU-a"], 2, "of no GPU"),
+    ],
+)
+def test_the_command_says_what_is_wrong(
+    server: httpx.Client,
+    log: Log,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: list[str],
+    code: int,
+    says: str,
+) -> None:
+    """One line, and nothing is written."""
+    monkeypatch.setenv("ISOTACH_TOKEN", "s3cret")
+    found, _, error = run(capsys, server, *words)
+    assert found == code
+    assert says in " ".join(error.split())
+    assert log.taken == []
+
+
+def test_the_command_without_the_token_says_which_setting(
+    server: httpx.Client, log: Log, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And does not show the one that was wrong."""
+    monkeypatch.setenv("ISOTACH_TOKEN", "another-token")
+    code, _, error = run(capsys, server, "hold", "GPU-a")
+    assert code == 1
+    assert "token" in error
+    assert "another-token" not in error
+    assert log.taken == []
 
 
 VALUES = st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from([*TIERS, "pin", "hold"])

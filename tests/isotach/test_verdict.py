@@ -1,6 +1,6 @@
 """`isotach verdict` against a whole site in one process: the word is given, counts, survives, and is lifted.
 
-To add an action: one more `say`.
+To add an action: one more `say`; what the command says of it: `tests/api/test_verdicts.py`.
 """
 
 import json
@@ -28,7 +28,7 @@ class Site:
         description = self.all.folder / "fleet.yaml"
         description.write_text(json.dumps(fleet()))  # JSON is YAML
         simulated = ("--collector", "simulated", "--fleet", description, "--start", "-60", "--batch-s", 1)
-        times = ("--window-s", 5, "--lateness-s", 2)
+        times = ("--window-s", 5, "--lateness-s", 2, "--telemetry-partitions", 1)
         started = self.all.start(
             "up", "up", "--store", self.all.folder / "s.duckdb", "--port", self.port, *simulated, *times,
             environment={"ISOTACH_TOKEN": TOKEN},
@@ -36,9 +36,9 @@ class Site:
         self.all.until(lambda: self.server.ready() and self.server.total() == 8, "eight GPUs are ranked")
         return started
 
-    def say(self, *words: object, token: str = TOKEN) -> Any:
+    def say(self, *words: object) -> Any:
         """`isotach verdict ...`: the finished process."""
-        return run("verdict", *words, "--server", self.server.url, environment={"ISOTACH_TOKEN": token})
+        return run("verdict", *words, "--server", self.server.url, environment={"ISOTACH_TOKEN": TOKEN})
 
     def gpu(self, uuid: str) -> tuple[str, set[str]]:
         """Tier and reasons of a GPU."""
@@ -71,8 +71,7 @@ def test_a_pin_counts_survives_a_crash_and_is_lifted_by_a_clear(site: Site) -> N
     other = [uuid for uuid, node in uuids.items() if node == "n2"]
     said = site.say("pin", chosen, "--tier", "quarantine", "--note", "fan 3 is loud", "--by", "r.okafor")
     assert (said.returncode, said.stdout) == (0, f"taken: pin as quarantine, GPU {chosen}\n"), said.stderr
-    said = site.say("pin", "n2", "--tier", "degraded", "--by", "r.okafor", "--format", "json")
-    assert json.loads(said.stdout)["gpus"] == 4
+    site.say("pin", "n2", "--tier", "degraded", "--by", "r.okafor")
     site.all.until(lambda: site.pinned(chosen, "quarantine"), "the GPU is pinned")
     site.all.until(lambda: all(site.pinned(uuid, "degraded") for uuid in other), "the node is pinned")
     event = site.server.get(f"/v1/gpus/{chosen}")["events"][0]
@@ -86,31 +85,6 @@ def test_a_pin_counts_survives_a_crash_and_is_lifted_by_a_clear(site: Site) -> N
     )
     assert site.pinned(chosen, "quarantine")
     assert all(site.pinned(uuid, "degraded") for uuid in other)
-    assert site.say("clear", "n2", "--by", "r.okafor").stdout == "taken: clear, node n2 (4 GPUs)\n"
-    assert site.say("clear", chosen, "--by", "r.okafor").returncode == 0
+    for name in ("n2", chosen):
+        assert site.say("clear", name, "--by", "r.okafor").returncode == 0
     site.all.until(lambda: all(site.free(uuid) for uuid in uuids), "all are free again")
-    assert site.say("reset-breaker", "--by", "r.okafor").stdout == "taken: the breaker is reset\n"
-    said = site.say("hold", chosen)
-    assert said.returncode == 0, "who says so is the login name"
-    site.all.until(lambda: "operator_hold" in site.gpu(chosen)[1], "it is held")
-    _refusals(site, chosen)
-
-
-def _refusals(site: Site, chosen: str) -> None:
-    """What is wrong is one line, with status 1 from the server and 2 from the command line."""
-    for words, code, says in (
-        (("hold", "nobody"), 1, "no GPU and no node 'nobody'"),
-        (("hold", chosen, "--note", "x" * 501), 1, "note"),
-        (("pin", chosen), 2, "--tier"),
-        (("hold", chosen, "--tier", "premium"), 2, "--tier"),
-        (("clear",), 2, "name it"),
-        (("reset-breaker", chosen), 2, "of no GPU"),
-    ):
-        said = site.say(*words)
-        assert said.returncode == code, said.stderr
-        assert says in said.stderr
-        assert "Traceback" not in said.stderr
-    said = site.say("hold", chosen, token="another-token")
-    assert said.returncode == 1
-    assert "token" in said.stderr
-    assert "another-token" not in said.stderr
