@@ -11,6 +11,8 @@ import pytest
 from support.processes import Process, Processes, Server, free_port, processes, run
 from support.simulated_run import fleet
 
+from analytics.store import Store
+
 pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("site")]
 
 TOKEN = "a-token-of-the-test"
@@ -23,6 +25,7 @@ class Site:
         self.all = all_of_them
         self.port = free_port()
         self.server = Server(self.port)
+        self.store = all_of_them.folder / "s.duckdb"
 
     def up(self) -> Process:
         description = self.all.folder / "fleet.yaml"
@@ -30,7 +33,7 @@ class Site:
         simulated = ("--collector", "simulated", "--fleet", description, "--start", "-60", "--batch-s", 1)
         times = ("--window-s", 5, "--lateness-s", 2, "--telemetry-partitions", 1)
         started = self.all.start(
-            "up", "up", "--store", self.all.folder / "s.duckdb", "--port", self.port, *simulated, *times,
+            "up", "up", "--store", self.store, "--port", self.port, *simulated, *times,
             environment={"ISOTACH_TOKEN": TOKEN},
         )  # fmt: skip
         self.all.until(lambda: self.server.ready() and self.server.total() == 8, "eight GPUs are ranked")
@@ -78,13 +81,19 @@ def test_a_pin_counts_survives_a_crash_and_is_lifted_by_a_clear(site: Site) -> N
     assert (event["kind"], event["code"], event["detail"]) == ("operator_pin", 3, "r.okafor: fan 3 is loud")
     assert sum(site.free(uuid) for uuid in uuids) == 3, "nobody else is concerned"
     first.kill()
-    site.up()
+    second = site.up()
     before = site.server.get(f"/v1/gpus/{chosen}")["score"]["window_start_ns"]
     site.all.until(
         lambda: site.server.get(f"/v1/gpus/{chosen}")["score"]["window_start_ns"] > before, "a window more is scored"
     )
     assert site.pinned(chosen, "quarantine")
     assert all(site.pinned(uuid, "degraded") for uuid in other)
+    assert site.say("reset-breaker", "--by", "r.okafor").returncode == 0
     for name in ("n2", chosen):
         assert site.say("clear", name, "--by", "r.okafor").returncode == 0
     site.all.until(lambda: all(site.free(uuid) for uuid in uuids), "all are free again")
+    assert second.stop() == 0
+    with Store(site.store) as store:
+        assert store.table("events").filter(kind="breaker_reset").select("node", "gpu_uuid", "detail").rows() == [
+            ("", "", "r.okafor")
+        ]
