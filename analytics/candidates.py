@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analytics.floor import Flags, Floats, Floor, Ranked, Singles, expected, log_below
+from analytics.floor import Flags, Floats, Floor, Ranked, Singles, expected, together
 from analytics.locality import Indices
 from analytics.vacancy import Vacancy
 
@@ -185,22 +185,16 @@ def _scattered(vacancy: Vacancy, level: int, gpus: int, *, tried: int = 8) -> Ca
         np.sort(every.place[start : end + 1][free[start : end + 1]])
         for start, end in zip(starts[best].tolist(), slowest[best].tolist(), strict=True)
     ]
+    rows = np.array([together(floor, one) for one in sets], dtype=np.float32).reshape(len(sets), len(floor.points))
     return Candidates(
         level=np.full(len(sets), level),
         group=every.group[starts[best]],
-        slowdown=np.array([_together(floor, one) for one in sets]),
+        slowdown=expected(rows, floor.points),
         spare=np.array([vacancy.count[np.unique(floor.node[one])].sum() - gpus for one in sets], dtype=np.int64),
         nodes=np.full(len(sets), -1),
         last=np.full(len(sets), -1),
         rest=np.full(len(sets), gpus),
     )
-
-
-def _together(floor: Floor, gpu: Indices) -> float:
-    """Expected slowdown of these GPUs by the floor's points."""
-    one = distinct(floor, gpu)
-    row = log_below(floor.mean[one], floor.sd[one], floor.points).sum(axis=0, keepdims=True)
-    return float(expected(row, floor.points)[0])
 
 
 def distinct(floor: Floor, gpu: Indices) -> Indices:

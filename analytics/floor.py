@@ -51,9 +51,10 @@ class Floor:
     results speak of it), `tier` (index in TIERS), `below`: log P(this and the better GPUs of its node all stay below
     each of `points`), and `pace`: the slowdown of these together that follows from it. Per node: `first` its first GPU,
     `healthy` how many it has, `size` how many it should have, `kind` its peer group (index in `kinds`), `whole` the row
-    of `below` of all its GPUs. `row_of` and `node_of` find a GPU and a node by name. Per level: `group` has per node a
-    number that nodes of the same block and peer group share, -1 without a block; `ranked` the nodes of each group, best
-    pace of all their healthy GPUs first; `scattered` the GPUs of each group.
+    of `below` of all its GPUs, `carrier` the first of its GPUs that are `shared`, which carries their result, or -1.
+    `row_of` and `node_of` find a GPU and a node by name. Per level: `group` has per node a number that nodes of the
+    same block and peer group share, -1 without a block; `ranked` the nodes of each group, best pace of all their
+    healthy GPUs first; `scattered` the GPUs of each group.
     """
 
     workload_class: str
@@ -73,6 +74,7 @@ class Floor:
     size: Indices
     kind: Indices
     whole: Singles
+    carrier: Indices
     pace: Floats
     group: tuple[Indices, ...]
     ranked: tuple[Ranked, ...]
@@ -139,6 +141,7 @@ def floor_of(
         size=per_node["size"].cast(pl.Int64).to_numpy(),
         kind=kind,
         whole=whole,
+        carrier=_carriers(node, shared, len(names)),
         pace=pace,
         group=tuple(group),
         ranked=tuple(_ranked(one, together, np.arange(len(names))) for one in group),
@@ -158,6 +161,28 @@ def log_below(mean: Floats, sd: Floats, points: Floats) -> Singles:
         index = where.astype(np.int32)
         rows[part] = _LOG_CDF[index] + (where - index).astype(np.float32) * _SLOPE[index]
     return rows
+
+
+def together(floor: Floor, gpu: Indices) -> Singles:
+    """The row of `below` of these GPUs together, ascending and of any nodes; a result that is shared counts once.
+
+    GPUs in a row on one node are worth `below` at their end less before their beginning.
+    """
+    node = floor.node[gpu]
+    begins = np.append(True, (np.diff(gpu) != 1) | (np.diff(node) != 0))
+    ends = np.append(begins[1:], True)
+    before = gpu[begins & (gpu != floor.first[node])] - 1
+    row = floor.below[gpu[ends]].sum(axis=0, dtype=np.float64) - floor.below[before].sum(axis=0, dtype=np.float64)
+    missed = np.setdiff1d(floor.carrier[np.unique(node[floor.shared[gpu]])], gpu)
+    return np.asarray(row + carried(floor, missed).sum(axis=0), dtype=np.float32)
+
+
+def carried(floor: Floor, carrier: Indices) -> Singles:
+    """What each carrier adds to the rows of its node."""
+    later = carrier != floor.first[floor.node[carrier]]
+    rows = floor.below[carrier]
+    rows[later] -= floor.below[carrier[later] - 1]
+    return np.asarray(rows)
 
 
 def expected(rows: Singles, points: Floats) -> Floats:
@@ -195,6 +220,14 @@ def _below(mean: Floats, sd: Floats, shared: Flags, first: Indices, healthy: Ind
         rows = np.flatnonzero(position == step)
         own[rows] += own[rows - 1]
     return own
+
+
+def _carriers(node: Indices, shared: Flags, nodes: int) -> Indices:
+    """The first shared GPU of each node, or -1."""
+    found = np.full(nodes, -1, dtype=np.int64)
+    last_first = np.flatnonzero(shared)[::-1]
+    found[node[last_first]] = last_first
+    return found
 
 
 def _running(flags: Flags, first: Indices, healthy: Indices) -> Indices:

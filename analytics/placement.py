@@ -98,9 +98,10 @@ def placements(
     shown = _once(found, chosen, _order(found, cost, chosen, tolerance))[:limit]
     if tolerance > 0:
         most = float(cost.min() * (1 + tolerance))
-        for row in shown:
-            if found.level[chosen[row]] == 0 and cost[row] <= most and found.spare[chosen[row]] > 0:
-                sets[row], slowdown[row] = _slower(vacancy, sets[row], slowdown[row], most)
+        near = found.level[chosen] == 0
+        small = [row for row in shown if near[row] and cost[row] <= most and found.spare[chosen[row]] > 0]
+        for row, (gpu, value) in zip(small, _slower(vacancy, [sets[row] for row in small], most), strict=True):
+            sets[row], slowdown[row] = gpu, value
     return _frame(floor, found, [(int(chosen[row]), sets[row], float(slowdown[row])) for row in shown], charge)
 
 
@@ -260,15 +261,22 @@ def _that_matter(floor: Floor, gpu: Indices, *, few: int = 256, surely: float = 
     return gpu[keep] if keep.any() else gpu
 
 
-def _slower(vacancy: Vacancy, gpu: Indices, slowdown: float, most: float) -> tuple[Indices, float]:
-    """The slowest neighbours in speed on the same node that still cost no more than `most`."""
+def _slower(vacancy: Vacancy, chosen: Sequence[Indices], most: float) -> list[tuple[Indices, float]]:
+    """Instead of each set, inside a node, the slowest neighbours in speed there that still cost no more than `most`."""
     floor = vacancy.floor
-    node = int(floor.node[gpu[0]])
-    free = vacancy.free[vacancy.first[node] : vacancy.first[node] + vacancy.count[node]]
-    sets = [free[start : start + len(gpu)] for start in range(len(free) - len(gpu) + 1)]
+    sets: list[Indices] = []
+    owner: list[int] = []
+    for place, gpu in enumerate(chosen):
+        node = int(floor.node[gpu[0]])
+        free = vacancy.free[vacancy.first[node] : vacancy.first[node] + vacancy.count[node]]
+        sets += [free[start : start + len(gpu)] for start in range(len(free) - len(gpu) + 1)]
+        owner += [place] * (len(sets) - len(owner))
     values = _exactly(floor, sets)
-    cheap = np.flatnonzero(values <= most)
-    return (sets[cheap[-1]], float(values[cheap[-1]])) if len(cheap) else (gpu, slowdown)
+    found: dict[int, tuple[Indices, float]] = {}
+    for place, gpu, value in zip(owner, sets, values.tolist(), strict=True):
+        if value <= most or place not in found:  # the first of them is the set itself
+            found[place] = gpu, value
+    return list(found.values())
 
 
 def _frame(

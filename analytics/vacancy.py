@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from analytics.blocks import HEALTHY
-from analytics.floor import Flags, Floats, Floor, Singles, expected
+from analytics.floor import Flags, Floats, Floor, Singles, carried, expected
 from analytics.locality import Indices
 from telemetry.errors import BadInput
 from telemetry.tables import TIERS
@@ -94,19 +94,10 @@ class Vacancy:
     def _with_carriers(self, rows: Singles, nodes: Indices, gpu: Indices) -> Singles:
         """Of GPUs that share their node's result the first carries it, free or not."""
         floor = self.floor
-        carrier = self._first_shared()[nodes]
+        carrier = floor.carrier[nodes]
         some = np.flatnonzero(floor.shared[gpu].any(axis=1) & ~(gpu == carrier[:, None]).any(axis=1))
-        carrier = carrier[some]
-        rows[some] += floor.below[carrier]
-        later = carrier != floor.first[nodes[some]]
-        rows[some[later]] -= floor.below[carrier[later] - 1]
+        rows[some] += carried(floor, carrier[some])
         return rows
-
-    def _first_shared(self) -> Indices:
-        found = np.zeros(len(self.floor.nodes), dtype=np.int64)
-        shared = np.flatnonzero(self.floor.shared)[::-1]
-        found[self.floor.node[shared]] = shared
-        return found
 
 
 def vacancy_of(

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analytics.candidates import distinct
-from analytics.floor import Floor, floor_of, log_below
+from analytics.floor import Floor, expected, floor_of, log_below, together
 from analytics.vacancy import vacancy_of
 
 GPUS = 6
@@ -59,6 +59,21 @@ def test_busy_gpus_leave_exactly_what_the_others_make(seed: int, taken: int, siz
     assert vacancy.best(able, sizes).tolist() == [
         i for node in able for i in [i for i in np.flatnonzero(floor.node == node) if floor.uuid[i] not in busy][:size]
     ]
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10_000), size=st.integers(1, 60))
+def test_gpus_of_any_nodes_together_are_the_sum_of_their_own(seed: int, size: int) -> None:
+    """Their row is that of the GPUs added up one by one, but for those that share their node's result."""
+    floor = made(seed)
+    gpu = np.sort(np.random.default_rng(seed).choice(len(floor.uuid), size, replace=False))
+    known = distinct(floor, gpu)
+    own = log_below(floor.mean[known], floor.sd[known], floor.points).sum(axis=0)
+    near = own > -30  # below that nothing is left to tell apart
+    assert together(floor, gpu)[near] == pytest.approx(own[near], abs=2e-3)
+    assert expected(together(floor, gpu)[None], floor.points) == pytest.approx(
+        expected(own[None], floor.points), abs=1e-5
+    )
 
 
 def test_only_one_peer_group_is_vacant_if_asked() -> None:
