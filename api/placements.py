@@ -61,6 +61,12 @@ class Job(BaseModel):
         default=None, max_length=MAX_TEXT, description="Only GPUs of this peer group, as /v1/gpus names it."
     )
     limit: int = Field(default=5, ge=1, le=MOST_CHOICES, description="At most this many choices.")
+    max_age_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=3_600,
+        description="While a change is taken in, answer at once from the state before, if it is no older. Unit: s.",
+    )
 
 
 async def answer_placements(request: Request, *, site: Site) -> Response:
@@ -87,7 +93,7 @@ FIELDS: tuple[str, ...] = fields(Job)
 
 
 def _placed(site: Site, job: Job) -> dict[str, Any]:
-    fleet = site.fleets.current()
+    fleet = site.fleets.floored(job.workload_class, max_age_ns=round(job.max_age_s * 1e9))
     floor = fleet.floor(job.workload_class)
     left = job.model_dump(include={"exclude_nodes", "exclude_gpus", "tiers", "peer_group"})
     try:
@@ -111,7 +117,7 @@ def _placed(site: Site, job: Job) -> dict[str, Any]:
 
 
 def _replaced(site: Site, values: Values) -> Built:
-    fleet = site.fleets.current()
+    fleet = site.fleets.floored(values["class"])
     try:
         rows = replacements(
             fleet.floor(values["class"]), node=values["node"], within=values["within"], limit=values["limit"]

@@ -68,11 +68,12 @@ def _over_http(
     known = {name: pl.lit(0) for name in ("window_start_ns", "peers", "evidence", "tier_since_ns")}
     rows = scores.with_columns(**known, reasons=pl.lit("[]"), action=pl.lit("none"))
     rows = rows.cast({name: kind for name, kind in schema(SCORES).items() if name in rows.columns})
+    table = pl.concat([frame(SCORES), rows], how="diagonal")
     stop = threading.Event()
     with Store(None) as store:
         store.write(
             {
-                "scores": pl.concat([frame(SCORES), rows], how="diagonal"),
+                "scores": table,
                 "topology": places.with_columns(pl.col("position").cast(pl.UInt16), source=pl.lit("file")),
             }
         )
@@ -83,6 +84,7 @@ def _over_http(
         connection = _connected(listener.port)
         _asked(connection, b'{"gpus":1}')
         _settled()
+        connection.close()
         for name, question in _QUESTIONS.items():
             for state, excluded in (("", {}), (_BUSY, busy)):
                 body = orjson.dumps(dict(question) | dict(excluded))
@@ -93,6 +95,18 @@ def _over_http(
                     values=milliseconds(found.cpu_s),
                     more_is_better=False,
                 )
+        waits: dict[str, list[float]] = {'"max_age_s":90': [], '"max_age_s":0': []}
+        for turn in range(times):
+            store.write({"scores": table.with_columns(as_of_ns=pl.lit(turn + 1, dtype=pl.Int64))})
+            for how, found_s in waits.items():
+                began = time.perf_counter()
+                _asked(connection, b'{"gpus":4,%s}' % how.encode())
+                found_s.append(time.perf_counter() - began)
+            _settled()
+            connection.close()  # the server does so too after a while; the next question opens it again
+        for how, found_s in waits.items():
+            name = f"asked over HTTP the moment every score has changed, {how}: by the wall clock"
+            yield Figure(name=name, unit="ms", values=milliseconds(found_s), more_is_better=False)
         connection.close()
         stop.set()
         server.join(20)
