@@ -138,6 +138,8 @@ class PlacementList(Listing):
     workload_class: str = Field(description="Class that the slowdowns are of.")
     free_gpus: int = Field(description="Healthy GPUs that were not excluded.")
     free_nodes: int = Field(description="Nodes all of whose GPUs are free and healthy.")
+    unknown_names: list[str] = Field(description="Names among those excluded that nobody has here, at most 20 of them.")
+    unknown_total: int = Field(description="How many such names there are.")
     items: list[Placement] = Field(description="The choices, the one to take first.")
 
 

@@ -6,23 +6,26 @@ To add to the question: a field of `Job`, and what `analytics/placement.py` does
 from typing import Any, Literal
 
 import orjson
+import polars as pl
 from fastapi import Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from analytics.blocks import HEALTHY
+from analytics.floor import Floor
 from analytics.placement import MOST_CHOICES, MOST_GPUS, NODE_GPUS, placements, replacements
 from analytics.vacancy import vacancy_of
 from api import models
 from api.answers import Built
 from api.bodies import fields, read_body, read_model
 from api.endpoint import Endpoint, Question, Site, Values, listing
-from api.fleet import TABLES
+from api.fleet import TABLES, Fleet
 from api.parameters import MAX_TEXT, Parameter
 from api.refusal import Refused
 from telemetry.errors import BadInput
 from telemetry.tables import CLASSES
 
+MOST_UNKNOWN = 20  #: names that one answer lists
 MAX_BODY = 8 << 20  #: bytes: 100,000 busy GPUs by UUID are 4.5 MB
 
 
@@ -111,9 +114,24 @@ def _placed(site: Site, job: Job) -> dict[str, Any]:
         )
     except BadInput as error:
         raise Refused(422, "bad_parameter", error.detail) from None
+    unknown = _unknown(fleet, floor, job)
+    told = {"unknown_names": unknown[:MOST_UNKNOWN], "unknown_total": len(unknown)}
     free = {"free_gpus": len(vacancy.free), "free_nodes": int(vacancy.whole.sum())}
     head = {**fleet.envelope(), "total": rows.height, "workload_class": job.workload_class}
-    return head | free | {"items": rows.to_dicts()}
+    return head | free | told | {"items": rows.to_dicts()}
+
+
+def _unknown(fleet: Fleet, floor: Floor, job: Job) -> list[str]:
+    """Names of what is busy that nobody has here: whoever writes names another way would be given what is busy."""
+    nodes = [name for name in job.exclude_nodes if name not in floor.node_of]
+    gpus = [name for name in job.exclude_gpus if name not in floor.row_of]
+    if gpus:  # of these, most are known and not healthy
+        known = set(fleet.gpus.filter(pl.col("gpu_uuid").is_in(gpus))["gpu_uuid"].to_list())
+        gpus = [name for name in gpus if name not in known]
+    if nodes:
+        there = set(fleet.nodes["node"].to_list())  # those without a GPU, too
+        nodes = [name for name in nodes if name not in there]
+    return list(dict.fromkeys(nodes + gpus))
 
 
 def _replaced(site: Site, values: Values) -> Built:
@@ -147,6 +165,8 @@ QUESTION = Question(
         "workload_class": "compute",
         "free_gpus": 502,
         "free_nodes": 60,
+        "unknown_names": [],
+        "unknown_total": 0,
         "items": [
             {
                 "rank": 1,
