@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from analytics.floor import Floats, Floor, Singles, expected, log_below
+from analytics.floor import Flags, Floats, Floor, Ranked, Singles, expected, together
 from analytics.locality import Indices
 from analytics.vacancy import Vacancy
 
@@ -50,14 +50,13 @@ def candidates_of(
 
 def gpus_of(candidates: Candidates, chosen: int, vacancy: Vacancy, node_gpus: int | None = None) -> Indices:
     """The GPUs of one set, as ascending indices into the floor."""
-    floor, level = vacancy.floor, int(candidates.level[chosen])
+    floor, level, group = vacancy.floor, int(candidates.level[chosen]), int(candidates.group[chosen])
     count, last, rest = (int(column[chosen]) for column in (candidates.nodes, candidates.last, candidates.rest))
-    inside = floor.group(level) == candidates.group[chosen]
     if count < 0:
-        ranked = floor.scattered[level]
-        return np.sort(ranked[vacancy.open[ranked] & inside[floor.node[ranked]]][:rest])
-    whole = _whole_nodes(vacancy, level, node_gpus)
-    nodes = whole[inside[whole]][:count]
+        ranked = floor.scattered[level].of(group)
+        return np.sort(ranked[vacancy.open[ranked]][:rest])
+    nodes = floor.ranked[level].of(group)
+    nodes = nodes[_whole(vacancy, nodes, node_gpus)][:count]
     sizes = vacancy.count[nodes]
     if last >= 0:
         nodes, sizes = np.append(nodes, last), np.append(sizes, rest)
@@ -73,7 +72,7 @@ def _in_node(vacancy: Vacancy, gpus: int, node_gpus: int | None) -> Candidates:
     size = np.full(len(node), gpus)
     return Candidates(
         level=np.zeros_like(node),
-        group=vacancy.floor.group(0)[node],
+        group=vacancy.floor.group[0][node],
         slowdown=vacancy.pace(node, size),
         spare=vacancy.count[node] - gpus,
         nodes=np.zeros_like(node),
@@ -82,18 +81,20 @@ def _in_node(vacancy: Vacancy, gpus: int, node_gpus: int | None) -> Candidates:
     )
 
 
-def _whole_nodes(vacancy: Vacancy, level: int, node_gpus: int | None) -> Indices:
-    """Whole free nodes that have a block at the level, group by group, best pace first."""
-    ranked = vacancy.floor.ranked[level]
-    ranked = ranked[vacancy.whole[ranked]]
-    return ranked if node_gpus is None else ranked[vacancy.count[ranked] == node_gpus]
+def _whole(vacancy: Vacancy, nodes: Indices, node_gpus: int | None) -> Flags:
+    """Which of the nodes are whole and free, and of this size."""
+    fits = vacancy.whole[nodes]
+    return fits if node_gpus is None else fits & (vacancy.count[nodes] == node_gpus)
 
 
 def _of_nodes(vacancy: Vacancy, level: int, gpus: int, node_gpus: int | None) -> Candidates:
     """Sets of several nodes: whole ones while they fit, then the rest in each node of the group that could give it."""
-    floor, ranked = vacancy.floor, _whole_nodes(vacancy, level, node_gpus)
-    group = floor.group(level)
-    starts = _starts(group[ranked])
+    floor, every = vacancy.floor, vacancy.floor.ranked[level]
+    room = np.bincount(every.group, weights=vacancy.count[every.place]) >= gpus
+    roomy = np.flatnonzero(room[every.group])  # a group that holds too few is not looked at
+    whole = roomy[_whole(vacancy, every.place[roomy], node_gpus)]
+    ranked, group = every.place[whole], every.group[whole]
+    starts = _starts(group)
     if not len(starts):
         return _none()
     size = vacancy.count[ranked]
@@ -107,7 +108,7 @@ def _of_nodes(vacancy: Vacancy, level: int, gpus: int, node_gpus: int | None) ->
     if len(used):
         first = np.flatnonzero(nodes > 0)
         base[first] = np.add.reduceat(floor.whole[used], _starts(block[taken]), axis=0)
-    names = group[ranked[starts]]
+    names = group[starts]
     done = np.flatnonzero((rest == 0) & (nodes > 1))
     exact = Candidates(
         level=np.full(len(done), level),
@@ -118,14 +119,16 @@ def _of_nodes(vacancy: Vacancy, level: int, gpus: int, node_gpus: int | None) ->
         last=np.full(len(done), -1),
         rest=np.zeros(len(done), dtype=np.int64),
     )
-    return (
-        exact if node_gpus is not None else _joined([exact, _with_rest(vacancy, level, names, base, nodes, rest, used)])
-    )
+    if node_gpus is not None:
+        return exact
+    others = Ranked(place=every.place[roomy], group=every.group[roomy])
+    return _joined([exact, _with_rest(vacancy, level, others, names, base, nodes, rest, used)])
 
 
 def _with_rest(
     vacancy: Vacancy,
     level: int,
+    every: Ranked,
     names: Indices,
     base: Singles,
     nodes: Indices,
@@ -137,24 +140,20 @@ def _with_rest(
     """The same sets with what is still missing from one more node: the next whole one, the `tried` best and fullest."""
     floor = vacancy.floor
     unfinished = (rest > 0) & (nodes > 0)
-    ranked = floor.ranked[level]
-    free = np.ones(len(floor.nodes), dtype=np.bool_)
+    free = vacancy.count > 0
     free[used] = False
-    ranked = ranked[free[ranked]]
-    group = floor.group(level)[ranked]
+    other = free[every.place]
+    ranked, group = every.place[other], every.group[other]
     block = np.minimum(np.searchsorted(names, group), len(names) - 1)
     fits = (names[block] == group) & unfinished[block] & (vacancy.count[ranked] >= rest[block])
     node, block = ranked[fits], block[fits]
     if not len(node):
         return _none()
     # A job with one GPU more must not be cheaper: the next whole node, which the larger job gets, is always among them.
-    keys = (vacancy.pace(node, rest[block]), vacancy.count[node], np.where(vacancy.whole[node], 0, 1))
-    first = np.zeros(len(node), dtype=np.bool_)
-    for key, many in zip(keys, (tried, tried, 1), strict=True):
-        order = np.lexsort((np.arange(len(node)), key, block))
-        starts = _starts(block[order])
-        place = np.arange(len(order)) - np.repeat(starts, np.diff(np.append(starts, len(order))))
-        first[order[place < many]] = True
+    starts = _starts(block)
+    first = _lowest(vacancy.pace(node, rest[block]), starts, tried)
+    first |= _lowest(vacancy.count[node], starts, tried)
+    first |= _lowest(np.where(vacancy.whole[node], 0, 1), starts, 1)
     node, block = node[first], block[first]
     rows = vacancy.rows(node, rest[block])
     rows += base[block]
@@ -174,30 +173,28 @@ def _scattered(vacancy: Vacancy, level: int, gpus: int, *, tried: int = 8) -> Ca
 
     PAL's walk in order of the slowest GPU, cut off there.
     """
-    floor = vacancy.floor
-    ranked = floor.scattered[level]
-    ranked = ranked[vacancy.open[ranked]]
-    group = floor.group(level)[floor.node[ranked]]
-    starts = _starts(group)
-    starts = starts[np.diff(np.append(starts, len(ranked))) >= gpus]
-    starts = starts[np.lexsort((starts, floor.mean[ranked[starts + gpus - 1]]))][:tried]
-    sets = [np.sort(ranked[start : start + gpus]) for start in starts]
+    floor, every = vacancy.floor, vacancy.floor.scattered[level]
+    free = vacancy.open[every.place]
+    upto = np.cumsum(free)
+    starts = _starts(every.group)
+    before: Indices = upto[starts] - free[starts]
+    starts = starts[upto[np.append(starts[1:], len(upto)) - 1] - before >= gpus] if len(starts) else starts
+    slowest = np.searchsorted(upto, upto[starts] - free[starts] + gpus)
+    best = np.lexsort((starts, floor.mean[every.place[slowest]]))[:tried]
+    sets = [
+        np.sort(every.place[start : end + 1][free[start : end + 1]])
+        for start, end in zip(starts[best].tolist(), slowest[best].tolist(), strict=True)
+    ]
+    rows = np.array([together(floor, one) for one in sets], dtype=np.float32).reshape(len(sets), len(floor.points))
     return Candidates(
         level=np.full(len(sets), level),
-        group=group[starts],
-        slowdown=np.array([_together(floor, one) for one in sets]),
+        group=every.group[starts[best]],
+        slowdown=expected(rows, floor.points),
         spare=np.array([vacancy.count[np.unique(floor.node[one])].sum() - gpus for one in sets], dtype=np.int64),
         nodes=np.full(len(sets), -1),
         last=np.full(len(sets), -1),
         rest=np.full(len(sets), gpus),
     )
-
-
-def _together(floor: Floor, gpu: Indices) -> float:
-    """Expected slowdown of these GPUs by the floor's points."""
-    one = distinct(floor, gpu)
-    row = log_below(floor.mean[one], floor.sd[one], floor.points).sum(axis=0, keepdims=True)
-    return float(expected(row, floor.points)[0])
 
 
 def distinct(floor: Floor, gpu: Indices) -> Indices:
@@ -208,6 +205,20 @@ def distinct(floor: Floor, gpu: Indices) -> Indices:
     rows = np.flatnonzero(shared)
     again[rows[1:]] = node[rows[1:]] == node[rows[:-1]]
     return gpu[~again]
+
+
+def _lowest(key: Floats | Indices, starts: Indices, many: int) -> Flags:
+    """Which are the `many` lowest of their run (`starts` has where each begins); of equal ones the first."""
+    left = key.astype(np.float64)
+    run = np.repeat(np.arange(len(starts)), np.diff(np.append(starts, len(key))))
+    found = np.zeros(len(key), dtype=np.bool_)
+    for _ in range(many):  # a few rounds cost less than sorting
+        low = np.minimum.reduceat(left, starts)
+        at = np.flatnonzero((left == low[run]) & ~found)
+        at = at[_starts(run[at])]
+        found[at] = True
+        left[at] = np.inf
+    return found
 
 
 def _starts(group: Indices) -> Indices:

@@ -30,6 +30,20 @@ _CHUNK = 2_048  # rows worked on at once: what fits a cache
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Ranked:
+    """Nodes or GPUs that have a block at one level: `place` their indices, group by group (`group`, ascending) and best
+    first; those of a node without a block, or without a key to rank by, are left out."""
+
+    place: Indices
+    group: Indices
+
+    def of(self, group: int) -> Indices:
+        """The places of one group, best first."""
+        low, high = np.searchsorted(self.group, (group, group + 1))
+        return self.place[low:high]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Floor:
     """Nodes by name, their healthy GPUs best first, and the distribution of each one's slowdown. Read-only.
 
@@ -37,9 +51,10 @@ class Floor:
     results speak of it), `tier` (index in TIERS), `below`: log P(this and the better GPUs of its node all stay below
     each of `points`), and `pace`: the slowdown of these together that follows from it. Per node: `first` its first GPU,
     `healthy` how many it has, `size` how many it should have, `kind` its peer group (index in `kinds`), `whole` the row
-    of `below` of all its GPUs. `row_of` and `node_of` find a GPU and a node by name. Per level: `ranked` has the nodes
-    with a block there, block by block and kind by kind, best pace of all their healthy GPUs first; `scattered` the same
-    of GPUs, best first.
+    of `below` of all its GPUs, `carrier` the first of its GPUs that are `shared`, which carries their result, or -1.
+    `row_of` and `node_of` find a GPU and a node by name. Per level: `group` has per node a number that nodes of the
+    same block and peer group share, -1 without a block; `ranked` the nodes of each group, best pace of all their
+    healthy GPUs first; `scattered` the GPUs of each group.
     """
 
     workload_class: str
@@ -59,16 +74,13 @@ class Floor:
     size: Indices
     kind: Indices
     whole: Singles
+    carrier: Indices
     pace: Floats
-    ranked: tuple[Indices, ...]
-    scattered: tuple[Indices, ...]
+    group: tuple[Indices, ...]
+    ranked: tuple[Ranked, ...]
+    scattered: tuple[Ranked, ...]
     row_of: Mapping[str, int]
     node_of: Mapping[str, int]
-
-    def group(self, level: int) -> Indices:
-        """Per node, a number that nodes of the same block and peer group share; -1 without a block."""
-        block = self.levels[level].block
-        return np.where(block < 0, -1, block * len(self.kinds) + self.kind)
 
 
 def floor_of(
@@ -109,6 +121,7 @@ def floor_of(
     together = np.full(len(names), np.inf)
     together[healthy > 0] = pace[(first + healthy - 1)[healthy > 0]]
     kind = np.array([kinds.index(one) for one in per_node["kind"].to_list()], dtype=np.int64)
+    group = [np.where(level.block < 0, -1, level.block * len(kinds) + kind) for level in levels]
     tiers = {tier: position for position, tier in enumerate(TIERS)}
     return Floor(
         workload_class=workload_class,
@@ -128,9 +141,11 @@ def floor_of(
         size=per_node["size"].cast(pl.Int64).to_numpy(),
         kind=kind,
         whole=whole,
+        carrier=_carriers(node, shared, len(names)),
         pace=pace,
-        ranked=tuple(_ranked(level.block, kind, together, np.arange(len(names))) for level in levels),
-        scattered=tuple(_ranked(level.block[node], kind[node], mean, sd) for level in levels),
+        group=tuple(group),
+        ranked=tuple(_ranked(one, together, np.arange(len(names))) for one in group),
+        scattered=tuple(_ranked(one[node], mean, sd) for one in group),
         row_of={uuid: row for row, uuid in enumerate(good["gpu_uuid"].to_list())},
         node_of={name: row for row, name in enumerate(names)},
     )
@@ -146,6 +161,28 @@ def log_below(mean: Floats, sd: Floats, points: Floats) -> Singles:
         index = where.astype(np.int32)
         rows[part] = _LOG_CDF[index] + (where - index).astype(np.float32) * _SLOPE[index]
     return rows
+
+
+def together(floor: Floor, gpu: Indices) -> Singles:
+    """The row of `below` of these GPUs together, ascending and of any nodes; a result that is shared counts once.
+
+    GPUs in a row on one node are worth `below` at their end less before their beginning.
+    """
+    node = floor.node[gpu]
+    begins = np.append(True, (np.diff(gpu) != 1) | (np.diff(node) != 0))
+    ends = np.append(begins[1:], True)
+    before = gpu[begins & (gpu != floor.first[node])] - 1
+    row = floor.below[gpu[ends]].sum(axis=0, dtype=np.float64) - floor.below[before].sum(axis=0, dtype=np.float64)
+    missed = np.setdiff1d(floor.carrier[np.unique(node[floor.shared[gpu]])], gpu)
+    return np.asarray(row + carried(floor, missed).sum(axis=0), dtype=np.float32)
+
+
+def carried(floor: Floor, carrier: Indices) -> Singles:
+    """What each carrier adds to the rows of its node."""
+    later = carrier != floor.first[floor.node[carrier]]
+    rows = floor.below[carrier]
+    rows[later] -= floor.below[carrier[later] - 1]
+    return np.asarray(rows)
 
 
 def expected(rows: Singles, points: Floats) -> Floats:
@@ -185,6 +222,14 @@ def _below(mean: Floats, sd: Floats, shared: Flags, first: Indices, healthy: Ind
     return own
 
 
+def _carriers(node: Indices, shared: Flags, nodes: int) -> Indices:
+    """The first shared GPU of each node, or -1."""
+    found = np.full(nodes, -1, dtype=np.int64)
+    last_first = np.flatnonzero(shared)[::-1]
+    found[node[last_first]] = last_first
+    return found
+
+
 def _running(flags: Flags, first: Indices, healthy: Indices) -> Indices:
     """How many flags are set in the node up to and including each GPU."""
     total = np.cumsum(flags)
@@ -192,7 +237,8 @@ def _running(flags: Flags, first: Indices, healthy: Indices) -> Indices:
     return np.asarray(total - np.repeat(before, healthy), dtype=np.int64)
 
 
-def _ranked(block: Indices, kind: Indices, key: Floats, then: Floats | Indices) -> Indices:
-    """Positions that have a block, block by block and kind by kind, by key; what has none (infinite) is left out."""
-    order = np.lexsort((np.arange(len(block)), then, key, kind, block))
-    return np.asarray(order[(block[order] >= 0) & np.isfinite(key[order])], dtype=np.int64)
+def _ranked(group: Indices, key: Floats, then: Floats | Indices) -> Ranked:
+    """Group by group, by key; what has none (infinite) is left out."""
+    order = np.lexsort((np.arange(len(group)), then, key, group))
+    order = np.asarray(order[(group[order] >= 0) & np.isfinite(key[order])], dtype=np.int64)
+    return Ranked(place=order, group=group[order])

@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 import polars as pl
 
-from analytics.blocks import HEALTHY
 from analytics.candidates import Candidates, candidates_of, distinct, gpus_of
 from analytics.floor import Flags, Floats, Floor, log_below
 from analytics.locality import Indices, factors
@@ -55,7 +54,7 @@ _EXACT_GPUS = 4_096  # GPUs of the sets that one answer computes the slowdown of
 
 
 def placements(
-    floor: Floor,
+    vacancy: Vacancy,
     *,
     gpus: int | None = None,
     nodes: int | None = None,
@@ -64,19 +63,16 @@ def placements(
     tolerance: float = 0.0,
     penalties: Mapping[str, float] | None = None,
     split: bool = False,
-    exclude_nodes: Collection[str] = (),
-    exclude_gpus: Collection[str] = (),
-    tiers: Sequence[str] = HEALTHY,
-    peer_group: str | None = None,
     limit: int = 5,
 ) -> pl.DataFrame:
     """Rows of PLACEMENTS: at most `limit` choices for a job of `gpus` GPUs, or of `nodes` full nodes of `node_gpus`.
 
-    Each choice lies in one block, at `level`, at the most `within`. It costs the expected slowdown of a synchronous
-    job there (`analytics.slowdown`: the slowest of its GPUs, all with their intervals) times the factor of that level
-    (`analytics.locality`). Ordered by cost, then nearer level, then fewer `spare_gpus`: PAL's walk over locality x
-    variability (arXiv 2408.11919) with any number of levels and without its bins. A job goes onto whole free nodes and
-    at most one part of a node; only with `split` onto any GPUs of a block. All GPUs of a choice are of one peer group.
+    Only of what is vacant (`analytics.vacancy`). Each choice lies in one block, at `level`, at the most `within`. It
+    costs the expected slowdown of a synchronous job there (`analytics.slowdown`: the slowest of its GPUs, all with
+    their intervals) times the factor of that level (`analytics.locality`). Ordered by cost, then nearer level, then
+    fewer `spare_gpus`: PAL's walk over locality x variability (arXiv 2408.11919) with any number of levels and without
+    its bins. A job goes onto whole free nodes and at most one part of a node; only with `split` onto any GPUs of a
+    block. All GPUs of a choice are of one peer group.
 
     With a `tolerance`, choices that cost at most (1 + tolerance) times the best come first: the nearest level first,
     then fewest spare GPUs, then the slowest, which keeps the best GPUs and whole nodes for those who need them. One
@@ -87,9 +83,7 @@ def placements(
     _check_range("limit", limit, 1, MOST_CHOICES)
     if split and nodes is not None:
         raise BadInput("out_of_range", "split asks for any GPUs, nodes for whole ones: give one of them")
-    vacancy = vacancy_of(
-        floor, exclude_nodes=exclude_nodes, exclude_gpus=exclude_gpus, tiers=tiers, peer_group=peer_group
-    )
+    floor = vacancy.floor
     names = [level.name for level in floor.levels]
     charge = np.array(factors(names, penalties))
     whole = node_gpus if nodes is not None else None
@@ -104,9 +98,10 @@ def placements(
     shown = _once(found, chosen, _order(found, cost, chosen, tolerance))[:limit]
     if tolerance > 0:
         most = float(cost.min() * (1 + tolerance))
-        for row in shown:
-            if found.level[chosen[row]] == 0 and cost[row] <= most and found.spare[chosen[row]] > 0:
-                sets[row], slowdown[row] = _slower(vacancy, sets[row], slowdown[row], most)
+        near = found.level[chosen] == 0
+        small = [row for row in shown if near[row] and cost[row] <= most and found.spare[chosen[row]] > 0]
+        for row, (gpu, value) in zip(small, _slower(vacancy, [sets[row] for row in small], most), strict=True):
+            sets[row], slowdown[row] = gpu, value
     return _frame(floor, found, [(int(chosen[row]), sets[row], float(slowdown[row])) for row in shown], charge)
 
 
@@ -266,15 +261,22 @@ def _that_matter(floor: Floor, gpu: Indices, *, few: int = 256, surely: float = 
     return gpu[keep] if keep.any() else gpu
 
 
-def _slower(vacancy: Vacancy, gpu: Indices, slowdown: float, most: float) -> tuple[Indices, float]:
-    """The slowest neighbours in speed on the same node that still cost no more than `most`."""
+def _slower(vacancy: Vacancy, chosen: Sequence[Indices], most: float) -> list[tuple[Indices, float]]:
+    """Instead of each set, inside a node, the slowest neighbours in speed there that still cost no more than `most`."""
     floor = vacancy.floor
-    node = int(floor.node[gpu[0]])
-    free = vacancy.free[vacancy.first[node] : vacancy.first[node] + vacancy.count[node]]
-    sets = [free[start : start + len(gpu)] for start in range(len(free) - len(gpu) + 1)]
+    sets: list[Indices] = []
+    owner: list[int] = []
+    for place, gpu in enumerate(chosen):
+        node = int(floor.node[gpu[0]])
+        free = vacancy.free[vacancy.first[node] : vacancy.first[node] + vacancy.count[node]]
+        sets += [free[start : start + len(gpu)] for start in range(len(free) - len(gpu) + 1)]
+        owner += [place] * (len(sets) - len(owner))
     values = _exactly(floor, sets)
-    cheap = np.flatnonzero(values <= most)
-    return (sets[cheap[-1]], float(values[cheap[-1]])) if len(cheap) else (gpu, slowdown)
+    found: dict[int, tuple[Indices, float]] = {}
+    for place, gpu, value in zip(owner, sets, values.tolist(), strict=True):
+        if value <= most or place not in found:  # the first of them is the set itself
+            found[place] = gpu, value
+    return list(found.values())
 
 
 def _frame(
@@ -295,10 +297,23 @@ def _frame(
                 "cost": round(slowdown * penalty, _DECIMALS),
                 "spare_gpus": int(found.spare[one]),
                 "slowest_gpu": floor.uuid[slowest],
-                "nodes": [
-                    {"node": floor.nodes[node], "gpus": floor.uuid[gpu[floor.node[gpu] == node]].tolist()}
-                    for node in np.unique(floor.node[gpu])
-                ],
             }
         )
-    return pl.DataFrame(rows, schema=dict(PLACEMENTS))
+    told = pl.DataFrame(rows, schema={name: type_ for name, type_ in PLACEMENTS.items() if name != "nodes"})
+    return told.with_columns(_nodes(floor, [gpu for _, gpu, _ in choices])).select(*PLACEMENTS)
+
+
+def _nodes(floor: Floor, sets: Sequence[Indices]) -> pl.Series:
+    """The nodes of each set with its GPUs there, column by column: sets of thousands are no rows of objects."""
+    every = np.concatenate(sets)
+    rows = pl.DataFrame(
+        {
+            "choice": np.repeat(np.arange(len(sets)), [len(one) for one in sets]),
+            "at": floor.node[every],
+            "gpus": pl.Series(floor.uuid[every].tolist(), dtype=pl.String),
+        }
+    )
+    split = rows.group_by("choice", "at", maintain_order=True).agg("gpus")
+    names = pl.Series("node", [floor.nodes[at] for at in split["at"].to_list()], dtype=pl.String)
+    listed = split.select("choice", pl.struct(names, "gpus").alias("nodes"))
+    return listed.group_by("choice", maintain_order=True).agg("nodes")["nodes"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from analytics.blocks import HEALTHY
-from analytics.floor import Flags, Floats, Floor, Singles, expected
+from analytics.floor import Flags, Floats, Floor, Singles, carried, expected
 from analytics.locality import Indices
 from telemetry.errors import BadInput
 from telemetry.tables import TIERS
@@ -76,25 +76,28 @@ class Vacancy:
         return self._rows[size]
 
     def _added(self, nodes: Indices, size: int) -> Singles:
+        """Their best free GPUs are runs of neighbours in the floor: each is worth `below` at its end less before it."""
         floor = self.floor
         if not len(nodes):
             return np.empty((0, len(floor.points)), dtype=np.float32)
-        gpu = self.best(nodes, np.full(len(nodes), size))
-        starts = np.arange(len(nodes)) * size
-        shared = floor.shared[gpu]
-        seen = np.cumsum(shared)
-        nth: Indices = seen - np.repeat(seen[starts] - shared[starts], size)
-        # Of GPUs that share their node's result the first one carries it, whichever of them are free.
-        gpu = np.where(shared, self._first_shared()[floor.node[gpu]], gpu)
-        own = floor.below[gpu] - np.where((gpu == floor.first[floor.node[gpu]])[:, None], 0, floor.below[gpu - 1])
-        own[shared & (nth > 1)] = 0
-        return np.asarray(np.add.reduceat(own, starts, axis=0))
+        gpu = self.best(nodes, np.full(len(nodes), size)).reshape(len(nodes), size)
+        inside = np.diff(gpu, axis=1) == 1
+        ends = np.pad(~inside, ((0, 0), (0, 1)), constant_values=True)
+        begins = np.pad(~inside, ((0, 0), (1, 0)), constant_values=True) & (gpu != floor.first[nodes][:, None])
+        rows = np.zeros((len(nodes), len(floor.points)), dtype=np.float32)
+        for place in range(size):
+            for flags, sign, at in ((ends, 1, 0), (begins, -1, 1)):
+                some = np.flatnonzero(flags[:, place])
+                rows[some] += sign * floor.below[gpu[some, place] - at]
+        return self._with_carriers(rows, nodes, gpu)
 
-    def _first_shared(self) -> Indices:
-        found = np.zeros(len(self.floor.nodes), dtype=np.int64)
-        shared = np.flatnonzero(self.floor.shared)[::-1]
-        found[self.floor.node[shared]] = shared
-        return found
+    def _with_carriers(self, rows: Singles, nodes: Indices, gpu: Indices) -> Singles:
+        """Of GPUs that share their node's result the first carries it, free or not."""
+        floor = self.floor
+        carrier = floor.carrier[nodes]
+        some = np.flatnonzero(floor.shared[gpu].any(axis=1) & ~(gpu == carrier[:, None]).any(axis=1))
+        rows[some] += carried(floor, carrier[some])
+        return rows
 
 
 def vacancy_of(
@@ -112,12 +115,12 @@ def vacancy_of(
     wrong = [tier for tier in tiers if tier not in HEALTHY]
     if wrong or not tiers:
         raise BadInput("unhealthy_tier", f"tiers {', '.join(wrong) or 'none'}: jobs go to {', '.join(HEALTHY)} only")
-    keep = np.isin(floor.tier, [TIERS.index(tier) for tier in tiers])
-    keep[[floor.row_of[uuid] for uuid in exclude_gpus if uuid in floor.row_of]] = False
+    keep = np.isin(np.arange(len(TIERS)), [TIERS.index(tier) for tier in tiers])[floor.tier]
+    keep[[row for row in map(floor.row_of.get, exclude_gpus) if row is not None]] = False
     wanted = np.ones(len(floor.nodes), dtype=np.bool_)
-    wanted[[floor.node_of[name] for name in exclude_nodes if name in floor.node_of]] = False
+    wanted[[row for row in map(floor.node_of.get, exclude_nodes) if row is not None]] = False
     if peer_group is not None:
-        wanted &= np.array([floor.kinds[kind] == peer_group for kind in floor.kind], dtype=np.bool_)
+        wanted &= np.array([kind == peer_group for kind in floor.kinds], dtype=np.bool_)[floor.kind]
     keep &= wanted[floor.node]
     count = np.bincount(floor.node[keep], minlength=len(floor.nodes))
     return Vacancy(

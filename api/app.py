@@ -15,11 +15,11 @@ from prometheus_client.registry import Collector
 from starlette.exceptions import HTTPException
 
 from analytics.store import Store
-from api import blocks, gpus, models, nodes, placements, tiers, transitions
+from api import blocks, gpus, models, nodes, placements, tiers, transitions, verdicts
 from api.answers import Answers, Built, Shortcut
 from api.endpoint import Endpoint, Site, Values
 from api.fleet import Fleets
-from api.ingest import THREADS, Ingest, take
+from api.ingest import THREADS, Door, Ingest, take
 from api.metrics import Counted, Metrics
 from api.page import add_page
 from api.parameters import parse
@@ -70,7 +70,9 @@ def create_app(
     for endpoint in ENDPOINTS:
         add_get(app, endpoint, partial(_get, site=site, answers=answers, endpoint=endpoint))
     add_question(app, placements.QUESTION, partial(placements.answer_placements, site=site))
-    add_post(app, partial(take, ingest=ingest, token=token, metrics=metrics, threads=CapacityLimiter(THREADS)))
+    door = Door(ingest=ingest, token=token, metrics=metrics, threads=CapacityLimiter(THREADS))
+    add_question(app, verdicts.QUESTION, partial(verdicts.answer_verdict, site=site, door=door, clock_ns=clock_ns))
+    add_post(app, partial(take, door=door))
     add_probes(app, ready, metrics)
     add_page(app)
     app.add_exception_handler(Refused, _refused)

@@ -4,7 +4,7 @@ To add an endpoint: an `Endpoint` in the module of its noun, that module in `app
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pydantic import BaseModel
@@ -44,7 +44,10 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One POST route that only asks: a JSON body (`asked` is an example of it) that is too long for a query."""
+    """One POST route: what is asked, or said, is a JSON body (`asked` is an example of it).
+
+    `errors` are its refusals by status, but for 422, which every route has.
+    """
 
     path: str
     summary: str
@@ -53,6 +56,8 @@ class Question:
     asked: Mapping[str, Any]
     model: type[BaseModel]
     example: Mapping[str, Any]
+    status: int = 200
+    errors: Mapping[int, str] = field(default_factory=dict)
 
 
 def listing(fleet: Fleet, items: Sequence[Mapping[str, Any]], total: int) -> Built:

@@ -31,7 +31,8 @@ class Fleet:
 
     `gpus`: one row per gpu_uuid that has a score or is in the inventory: the columns of `scores` (a GPU without a score
     is `unknown`), `slot`, `model`, and `stale`: its evidence is too old, so that its tier is `unknown`. `as_of_ns` is
-    the newest evidence, None without any; `expires_ns` when the next tier turns `unknown` by age.
+    the newest evidence, None without any; `made_ns` when it was made of the store; `expires_ns` when the next tier
+    turns `unknown` by age.
     """
 
     version: int
@@ -39,6 +40,7 @@ class Fleet:
     nodes: pl.DataFrame
     topology: pl.DataFrame
     as_of_ns: int | None
+    made_ns: int
     stale_after_ns: int
     stale: bool
     expires_ns: int
@@ -99,22 +101,34 @@ class Fleets:
         self._stale_after_ns = stale_after_ns
         self._lock = threading.Lock()
         self._last: Fleet | None = None
-        self._asked: set[str] = set()
+        self._floored: dict[str, Fleet] = {}
 
     def current(self) -> Fleet:
         """The fleet now; raises StoreError."""
         with self._lock:
             last, now = self._last, self._clock_ns()
             if last is None or last.version != self._store.version_of(*TABLES) or now >= last.expires_ns:
-                self._asked |= set(last.floors) if last is not None else set()
                 last = self._last = self._made(now)
             return last
 
+    def floored(self, workload_class: str, *, max_age_ns: int = 0) -> Fleet:
+        """The fleet now, with its floor of the class made; raises StoreError.
+
+        After a change that takes a while. Whoever allows it gets the fleet before meanwhile, if it was made no longer
+        than `max_age_ns` ago and no tier in it has grown too old.
+        """
+        known, now = self._floored.get(workload_class), self._clock_ns()
+        if known is not None and now < known.expires_ns and 0 < max_age_ns >= now - known.made_ns:
+            return known
+        fleet = self.current()
+        fleet.floor(workload_class)
+        self._floored[workload_class] = fleet
+        return fleet
+
     def warm(self) -> None:
         """Make the floors of the classes that were asked for before, so that nobody waits for them."""
-        fleet = self.current()
-        for workload_class in sorted(self._asked):
-            fleet.floor(workload_class)
+        for workload_class in sorted(self._floored):
+            self.floored(workload_class)
 
     def _made(self, now_ns: int) -> Fleet:
         version = self._store.version_of(*TABLES)
@@ -136,6 +150,7 @@ class Fleets:
             nodes=nodes,
             topology=self._combined(nodes, gpus),
             as_of_ns=as_of,
+            made_ns=now_ns,
             stale_after_ns=self._stale_after_ns,
             stale=as_of is None or now_ns - as_of > self._stale_after_ns,
             expires_ns=NEVER_NS if fresh is None else fresh + self._stale_after_ns + 1,

@@ -4,7 +4,9 @@ To accept another topic: `messages.TOPICS`.
 """
 
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from urllib.parse import unquote_to_bytes
 
 from anyio import CapacityLimiter
@@ -27,42 +29,65 @@ _RETRY_AFTER_S = 5
 THREADS = 24  #: that wait for the log at once: a slow log makes posts queue, and never a reader
 
 
-async def take(
-    request: Request, *, ingest: Ingest | None, token: str | None, metrics: Metrics, threads: CapacityLimiter
-) -> Response:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """The way into the log: `ingest` (None: this replica takes no posts), the `token` that is asked for, if any."""
+
+    ingest: Ingest | None
+    token: str | None
+    metrics: Metrics
+    threads: CapacityLimiter
+
+    def let_in(self, request: Request) -> None:
+        """Raises Refused for a request that may not write here."""
+        if self.token is not None and not _has(request.headers.get("authorization", ""), self.token):
+            # Nothing more: who guesses learns nothing.
+            raise Refused(401, "unauthorized", "a token is needed", headers={"www-authenticate": "Bearer"})
+        if self.ingest is None:
+            raise Refused(503, "no_telemetry_here", "this replica takes no posts")
+
+    async def write(self, topic: str, key: bytes | None, headers: Mapping[str, bytes], body: bytes) -> int:
+        """How many messages the body was, once the log has acknowledged them; BadInput or TransportError."""
+        accepted = await run_sync(self._written, topic, key, headers, body, limiter=self.threads)
+        self.metrics.accepted.labels(topic).inc(accepted)
+        return accepted
+
+    @contextmanager
+    def refusals(self) -> Iterator[None]:
+        """What stops a message on its way into the log, as the refusal that its sender is told; counted."""
+        try:
+            yield
+        except BadInput as error:
+            self.metrics.rejected.labels(error.rule).inc()
+            status = 413 if error.rule == "too_large" else 400
+            raise Refused(status, error.rule, error.detail) from None
+        except TransportError as error:
+            headers = {"retry-after": str(_RETRY_AFTER_S)}
+            raise Refused(503, "log_unavailable", f"not stored: {error}", headers=headers) from None
+
+    def _written(self, topic: str, key: bytes | None, headers: Mapping[str, bytes], body: bytes) -> int:
+        """Everything is checked before anything is written."""
+        assert self.ingest is not None  # noqa: S101 - for the type checker: nobody else is let in
+        messages: list[Checked] = check(topic, key, headers, body)
+        for message in messages:
+            self.ingest(topic, message.key, message.headers, message.value)
+        return len(messages)
+
+
+async def take(request: Request, *, door: Door) -> Response:
     """202 with the number of messages written; raises Refused for everything else."""
-    if token is not None and not _allowed(request.headers.get("authorization", ""), token):
-        # Nothing more: who guesses learns nothing.
-        raise Refused(401, "unauthorized", "a token is needed", headers={"www-authenticate": "Bearer"})
-    if ingest is None:
-        raise Refused(503, "no_telemetry_here", "this replica takes no telemetry")
+    door.let_in(request)
     topic = request.headers.get("isotach-topic", TELEMETRY)
-    try:
+    with door.refusals():
         if topic not in TOPICS:
             raise BadInput("unknown_topic", f"topic {topic[:80]!r}; {', '.join(TOPICS)}")
         body = await read_body(request, most=MAX_VALUE_BYTES)
         key, headers = _message_headers(request.headers)
-        accepted = await run_sync(_written, ingest, topic, key, headers, body, limiter=threads)
-    except BadInput as error:
-        metrics.rejected.labels(error.rule).inc()
-        status = 413 if error.rule == "too_large" else 400
-        raise Refused(status, error.rule, error.detail) from None
-    except TransportError as error:
-        headers_out = {"retry-after": str(_RETRY_AFTER_S)}
-        raise Refused(503, "log_unavailable", f"not stored: {error}", headers=headers_out) from None
-    metrics.accepted.labels(topic).inc(accepted)
+        accepted = await door.write(topic, key, headers, body)
     return Response(b'{"accepted":%d}' % accepted, status_code=202, media_type="application/json")
 
 
-def _written(ingest: Ingest, topic: str, key: bytes | None, headers: Mapping[str, bytes], body: bytes) -> int:
-    """Everything is checked before anything is written."""
-    messages: list[Checked] = check(topic, key, headers, body)
-    for message in messages:
-        ingest(topic, message.key, message.headers, message.value)
-    return len(messages)
-
-
-def _allowed(header: str, token: str) -> bool:
+def _has(header: str, token: str) -> bool:
     scheme, _, given = header.partition(" ")
     return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), token.encode())
 

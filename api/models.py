@@ -138,6 +138,8 @@ class PlacementList(Listing):
     workload_class: str = Field(description="Class that the slowdowns are of.")
     free_gpus: int = Field(description="Healthy GPUs that were not excluded.")
     free_nodes: int = Field(description="Nodes all of whose GPUs are free and healthy.")
+    unknown_names: list[str] = Field(description="Names among those excluded that nobody has here, at most 20 of them.")
+    unknown_total: int = Field(description="How many such names there are.")
     items: list[Placement] = Field(description="The choices, the one to take first.")
 
 
@@ -177,6 +179,16 @@ class Accepted(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     accepted: int = Field(description="Messages written: 1, or as many as the list had objects.")
+
+
+class VerdictTaken(BaseModel):
+    """An operator's word, as it was written to the log and acknowledged by it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    accepted: int = Field(description="Messages written: 1.")
+    gpus: int = Field(description="GPUs known here that it speaks of; of a reset of the breaker the whole fleet.")
+    event: Event = Field(description="The row of `events` that it is.")  # type: ignore[valid-type]
 
 
 class ErrorBody(BaseModel):

@@ -6,23 +6,26 @@ To add to the question: a field of `Job`, and what `analytics/placement.py` does
 from typing import Any, Literal
 
 import orjson
+import polars as pl
 from fastapi import Request, Response
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 
 from analytics.blocks import HEALTHY
+from analytics.floor import Floor
 from analytics.placement import MOST_CHOICES, MOST_GPUS, NODE_GPUS, placements, replacements
 from analytics.vacancy import vacancy_of
 from api import models
 from api.answers import Built
-from api.bodies import read_body
+from api.bodies import fields, read_body, read_model
 from api.endpoint import Endpoint, Question, Site, Values, listing
-from api.fleet import TABLES
+from api.fleet import TABLES, Fleet
 from api.parameters import MAX_TEXT, Parameter
 from api.refusal import Refused
 from telemetry.errors import BadInput
 from telemetry.tables import CLASSES
 
+MOST_UNKNOWN = 20  #: names that one answer lists
 MAX_BODY = 8 << 20  #: bytes: 100,000 busy GPUs by UUID are 4.5 MB
 
 
@@ -61,6 +64,12 @@ class Job(BaseModel):
         default=None, max_length=MAX_TEXT, description="Only GPUs of this peer group, as /v1/gpus names it."
     )
     limit: int = Field(default=5, ge=1, le=MOST_CHOICES, description="At most this many choices.")
+    max_age_s: float = Field(
+        default=0.0,
+        ge=0,
+        le=3_600,
+        description="While a change is taken in, answer at once from the state before, if it is no older. Unit: s.",
+    )
 
 
 async def answer_placements(request: Request, *, site: Site) -> Response:
@@ -76,38 +85,24 @@ async def answer_placements(request: Request, *, site: Site) -> Response:
 
 def job_of(raw: bytes) -> Job:
     """The job of a request's body; raises Refused naming the first field that is wrong, and why."""
-    try:
-        asked = orjson.loads(raw)
-    except orjson.JSONDecodeError as error:
-        raise Refused(422, "not_json", f"the body is no JSON: {error}"[:300]) from None
-    if not isinstance(asked, dict):
-        raise Refused(422, "not_an_object", "the body is one JSON object, as docs/api.md shows")
-    unknown = [name for name in asked if name not in FIELDS]
-    if unknown:
-        raise Refused(422, "unknown_parameter", f"no field {unknown[0][:80]!r} here; there are: {', '.join(FIELDS)}")
-    try:
-        job = Job.model_validate(asked)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise Refused(422, "bad_parameter", f"{where}={first['input']!r:.80} is not allowed: {first['msg']}") from None
+    job = read_model(raw, Job)
     if (job.gpus is None) == (job.nodes is None):
         raise Refused(422, "bad_parameter", "give gpus, or nodes for full nodes: one of them")
     return job
 
 
-FIELDS: tuple[str, ...] = tuple(field.alias or name for name, field in Job.model_fields.items())
+FIELDS: tuple[str, ...] = fields(Job)
 """Fields of a request."""
 
 
 def _placed(site: Site, job: Job) -> dict[str, Any]:
-    fleet = site.fleets.current()
+    fleet = site.fleets.floored(job.workload_class, max_age_ns=round(job.max_age_s * 1e9))
     floor = fleet.floor(job.workload_class)
     left = job.model_dump(include={"exclude_nodes", "exclude_gpus", "tiers", "peer_group"})
     try:
         vacancy = vacancy_of(floor, **left)
         rows = placements(
-            floor,
+            vacancy,
             gpus=job.gpus,
             nodes=job.nodes,
             node_gpus=job.node_gpus,
@@ -116,17 +111,31 @@ def _placed(site: Site, job: Job) -> dict[str, Any]:
             penalties=job.penalties,
             split=job.split,
             limit=job.limit,
-            **left,
         )
     except BadInput as error:
         raise Refused(422, "bad_parameter", error.detail) from None
+    unknown = _unknown(fleet, floor, job)
+    told = {"unknown_names": unknown[:MOST_UNKNOWN], "unknown_total": len(unknown)}
     free = {"free_gpus": len(vacancy.free), "free_nodes": int(vacancy.whole.sum())}
     head = {**fleet.envelope(), "total": rows.height, "workload_class": job.workload_class}
-    return head | free | {"items": rows.to_dicts()}
+    return head | free | told | {"items": rows.to_dicts()}
+
+
+def _unknown(fleet: Fleet, floor: Floor, job: Job) -> list[str]:
+    """Names of what is busy that nobody has here: whoever writes names another way would be given what is busy."""
+    nodes = [name for name in job.exclude_nodes if name not in floor.node_of]
+    gpus = [name for name in job.exclude_gpus if name not in floor.row_of]
+    if gpus:  # of these, most are known and not healthy
+        known = set(fleet.gpus.filter(pl.col("gpu_uuid").is_in(gpus))["gpu_uuid"].to_list())
+        gpus = [name for name in gpus if name not in known]
+    if nodes:
+        there = set(fleet.nodes["node"].to_list())  # those without a GPU, too
+        nodes = [name for name in nodes if name not in there]
+    return list(dict.fromkeys(nodes + gpus))
 
 
 def _replaced(site: Site, values: Values) -> Built:
-    fleet = site.fleets.current()
+    fleet = site.fleets.floored(values["class"])
     try:
         rows = replacements(
             fleet.floor(values["class"]), node=values["node"], within=values["within"], limit=values["limit"]
@@ -156,6 +165,8 @@ QUESTION = Question(
         "workload_class": "compute",
         "free_gpus": 502,
         "free_nodes": 60,
+        "unknown_names": [],
+        "unknown_total": 0,
         "items": [
             {
                 "rank": 1,
@@ -170,6 +181,7 @@ QUESTION = Question(
             }
         ],
     },
+    errors={400: "The body is compressed.", 413: "The body is too large.", 503: "The store cannot be read now."},
 )
 
 ENDPOINTS = (

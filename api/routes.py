@@ -112,23 +112,23 @@ def add_post(app: FastAPI, handler: Handler) -> None:
 
 
 def add_question(app: FastAPI, question: Question, handler: Handler) -> None:
-    """A POST route that changes nothing, documented from the question."""
+    """A POST route with a JSON body, documented from the question."""
 
     async def post(request: Request) -> Response:
         parse(request.scope["query_string"], ())
         return await handler(request)
 
     content = {JSON: {"schema": question.request.model_json_schema(), "example": question.asked}}
-    errors = {400: "The body is compressed.", 413: "The body is too large.", 503: "The store cannot be read now."}
     app.add_api_route(
         question.path,
         post,
         methods=["POST"],
+        status_code=question.status,
         summary=question.summary,
         description=question.help,
         responses={
-            200: {"model": question.model, "content": {JSON: {"example": question.example}}},
-            **{status: {"model": models.Error, "description": text} for status, text in errors.items()},
+            question.status: {"model": question.model, "content": {JSON: {"example": question.example}}},
+            **{status: {"model": models.Error, "description": text} for status, text in question.errors.items()},
         },
         response_model=None,
         operation_id=question.path.strip("/").replace("/", "_"),

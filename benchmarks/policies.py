@@ -17,6 +17,7 @@ from sklearn.metrics import silhouette_score
 from analytics.floor import Floor, floor_of
 from analytics.frames import frame
 from analytics.placement import placements
+from analytics.vacancy import vacancy_of
 from benchmarks.profiles import NODE_GPUS, Floats, Known
 from telemetry.tables import SCORES, TOPOLOGY
 
@@ -130,12 +131,11 @@ class Ours:
         floor = self._floors[kind]
         busy = np.setdiff1d(np.arange(len(floor.uuid)), free)
         best = placements(
-            floor,
+            vacancy_of(floor, exclude_gpus=[f"{gpu:03d}" for gpu in busy]),
             gpus=count,
             split=True,
             tolerance=self._tolerance,
             penalties={"fleet": ACROSS},
-            exclude_gpus=[f"{gpu:03d}" for gpu in busy],
             limit=1,
         ).row(0, named=True)
         gpus = sorted(int(gpu) for node in best["nodes"] for gpu in node["gpus"])

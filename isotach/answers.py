@@ -18,15 +18,23 @@ HTTP_TIMEOUT_S = 30.0
 NEVER_S = 100 * 365 * 86_400.0
 
 
+class ServerRefusal(IsotachError):
+    """The API refused, in its own words; `rule` is for programs, empty where the answer had none."""
+
+    def __init__(self, rule: str, text: str) -> None:
+        super().__init__(text)
+        self.rule = rule
+
+
 class Answers(Protocol):
-    """Answers requests of the API that only ask."""
+    """Answers requests of the API."""
 
     def get(self, path: str, parameters: Mapping[str, Any]) -> Any:
-        """The decoded JSON; raises IsotachError with the server's own words when it refuses."""
+        """The decoded JSON; raises ServerRefusal with the server's own words when it refuses."""
         ...
 
     def post(self, path: str, body: Mapping[str, Any]) -> Any:
-        """The same for a question that is asked with a JSON body; fields that are None are left out."""
+        """The same for what is asked, or said, with a JSON body; fields that are None are left out."""
         ...
 
     def close(self) -> None:
@@ -121,12 +129,12 @@ def _json(body: Mapping[str, Any]) -> bytes:
     return json.dumps({name: value for name, value in body.items() if value is not None}).encode()
 
 
-def _refusal(status: int, body: bytes) -> IsotachError:
+def _refusal(status: int, body: bytes) -> ServerRefusal:
     try:
         error = json.loads(body)["error"]
-        return IsotachError(f"{error['detail']}. {error.get('remedy') or ''}".strip())
-    except (ValueError, KeyError, TypeError):
-        return IsotachError(f"the server answered {status}")
+        return ServerRefusal(str(error.get("rule", "")), f"{error['detail']}. {error.get('remedy') or ''}".strip())
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return ServerRefusal("", f"the server answered {status}")
 
 
 async def _call(app: Any, method: str, path: str, query: str, body: bytes) -> tuple[int, bytes]:

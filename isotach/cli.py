@@ -24,6 +24,7 @@ COMMANDS: Mapping[str, str] = MappingProxyType(
         "demo": "A simulated fleet with known faults, ranked live.",
         "rank": "Print GPUs, nodes or blocks, best first.",
         "place": "Say where a job should go, or which node should replace one that failed.",
+        "verdict": "Pin, hold or clear the tier of a GPU or a node's GPUs, or reset the breaker.",
         "explain": "Say why a GPU is ranked where it is.",
         "import": "Read benchmark results or recorded telemetry from a file into a store.",
         "topology": "Read a topology and print it in Isotach's own form.",

@@ -48,7 +48,7 @@ class Setting:
 LOG = ("agent", "window", "score", "serve", "replay", "doctor")
 SERVERS = ("serve", "up")
 AGENTS = ("agent", "up")
-READERS = ("rank", "explain", "place")
+READERS = ("rank", "explain", "place", "verdict")
 
 
 def _s(

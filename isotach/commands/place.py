@@ -53,6 +53,11 @@ from telemetry.tables import CLASSES
     "--exclude-gpu", "exclude_gpus", multiple=True, metavar="UUID", help="A busy GPU; may be given several times."
 )
 @click.option(
+    "--max-age-s",
+    type=click.FloatRange(min=0, max=3_600),
+    help="While a change is taken in, take the answer of the state before, if it is no older. [s]",
+)
+@click.option(
     "--limit", type=click.IntRange(min=1, max=100), default=5, show_default=True, help="At most this many choices."
 )
 @click.option(
@@ -73,6 +78,7 @@ def command(
     split: bool,
     exclude_nodes: tuple[str, ...],
     exclude_gpus: tuple[str, ...],
+    max_age_s: float | None,
     limit: int,
     form: str,
     **values: Any,
@@ -83,7 +89,9 @@ def command(
     """
     if sum(one is not None for one in (gpus, nodes, replace)) != 1:
         raise click.UsageError("give one of --gpus, --nodes and --replace")
-    if replace is not None and (tolerance is not None or penalties or split or exclude_nodes or exclude_gpus):
+    if replace is not None and (
+        tolerance is not None or penalties or split or exclude_nodes or exclude_gpus or max_age_s
+    ):
         raise click.UsageError("--replace takes --class, --within and --limit only")
     body = {
         "gpus": gpus,
@@ -96,6 +104,7 @@ def command(
         "split": split,
         "exclude_nodes": _names(exclude_nodes),
         "exclude_gpus": list(exclude_gpus),
+        "max_age_s": max_age_s,
         "limit": limit,
     }
     token = settings.read_token(values["token"], values["token_file"])
@@ -108,6 +117,9 @@ def command(
             answer = answers.get("/v1/replacements", asked)
     finally:
         answers.close()
+    if answer.get("unknown_total"):
+        names = ", ".join(answer["unknown_names"])
+        click.echo(f"isotach: {answer['unknown_total']} excluded names are not known there: {names}", err=True)
     from isotach import printing
 
     printing.ranking(answer, by="place" if replace is None else "replacement", form=form)

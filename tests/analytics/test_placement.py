@@ -16,11 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analytics.blocks import rank_blocks
+from analytics.candidates import distinct
 from analytics.floor import Floor, floor_of
 from analytics.frames import frame
 from analytics.locality import ACROSS, factors
 from analytics.placement import PLACEMENTS, REPLACEMENTS, placements, replacements
 from analytics.slowdown import expected_slowdown
+from analytics.vacancy import vacancy_of
 from benchmarks.placement import jobs_of, simulate
 from benchmarks.policies import Ours, Pal
 from benchmarks.profiles import PROFILES, cluster_of
@@ -28,6 +30,7 @@ from telemetry.errors import BadInput
 from telemetry.tables import NODES, SCORES, TOPOLOGY
 
 Fleet = tuple[pl.DataFrame, pl.DataFrame]
+VACANT = ("exclude_nodes", "exclude_gpus", "tiers", "peer_group")
 
 
 def gpu(uuid: str, node: str, slowdown: float, **more: Any) -> dict[str, Any]:
@@ -66,9 +69,15 @@ def floor(some: Fleet, nodes: pl.DataFrame | None = None) -> Floor:
     return floor_of(*some, nodes, workload_class="compute")
 
 
+def place(made: Floor, **question: Any) -> pl.DataFrame:
+    """The choices as a frame; what is free is part of the question."""
+    left = {name: question.pop(name) for name in VACANT if name in question}
+    return placements(vacancy_of(made, **left), **question)
+
+
 def ask(some: Fleet, **question: Any) -> list[dict[str, Any]]:
     """The choices."""
-    answer = placements(floor(some), **question)
+    answer = place(floor(some), **question)
     assert answer.schema == pl.Schema(PLACEMENTS)
     return answer.to_dicts()
 
@@ -113,11 +122,11 @@ def test_full_nodes_are_whole_or_not_offered() -> None:
         tier=pl.when(pl.col("gpu_uuid") == "a-3").then(pl.lit("quarantine")).otherwise(pl.col("tier"))
     )
     expected = frame(NODES, [{"node": "b", "expected_gpus": 9, "seen_gpus": 8, "place": "[]", "seen_ns": 0}])
-    answer = placements(
+    answer = place(
         floor((scores, places), expected), nodes=2, exclude_gpus=["c-0"], exclude_nodes=["d"], limit=9
     ).to_dicts()
     assert [[node["node"] for node in choice["nodes"]] for choice in answer] == [["e", "f"]]
-    assert placements(floor((scores, places)), nodes=6).is_empty()
+    assert place(floor((scores, places)), nodes=6).is_empty()
 
 
 @pytest.mark.parametrize("tier", ["quarantine", "unknown"])
@@ -174,13 +183,56 @@ def test_a_choice_of_whole_nodes_is_near_the_best_of_all(seed: int) -> None:
     """Of all pairs of nodes, the one chosen costs at most 0.1 % more than the cheapest."""
     some = drawn(seed)
     made = floor(some)
-    best = placements(made, gpus=8, limit=1).row(0, named=True)
+    best = place(made, gpus=8, limit=1).row(0, named=True)
     costs = []
     for pair in combinations(range(12), 2):
         rows = np.flatnonzero(np.isin(made.node, pair))
         value = expected_slowdown(made.mean[rows], made.sd[rows], np.array([0]))[0]
         costs.append(value * ACROSS)
     assert min(costs) * (1 - 1e-6) <= best["cost"] <= min(costs) * 1.001
+
+
+def _cheapest(made: Floor, count: int, busy: set[str]) -> float:
+    """The least cost of all sets that a job may get, each looked at by itself: slow, and plain."""
+    free: dict[int, list[int]] = {}
+    for row, uuid in enumerate(made.uuid):
+        if uuid not in busy:
+            free.setdefault(int(made.node[row]), []).append(row)
+
+    def slowdown(rows: Sequence[int]) -> float:
+        one = distinct(made, np.sort(rows))
+        return float(expected_slowdown(made.mean[one], made.sd[one], np.array([0]))[0])
+
+    costs = [slowdown(rows[:count]) for rows in free.values() if len(rows) >= count]
+    for level, charge in zip(made.levels[1:], factors([level.name for level in made.levels])[1:], strict=True):
+        for block in set(level.block.tolist()) - {-1}:
+            inside = [node for node in free if level.block[node] == block]
+            whole = [node for node in inside if len(free[node]) == made.size[node]]
+            for sets in combinations(whole, count // 4):
+                rows = [row for node in sets for row in free[node]]
+                lasts = [node for node in inside if node not in sets and len(free[node]) >= count - len(rows)]
+                parts = [free[node][: count - len(rows)] for node in lasts] if len(rows) < count else [[]]
+                costs += [slowdown(rows + part) * charge for part in parts if rows]
+    return min(costs, default=math.inf)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10_000), count=st.integers(1, 11), taken=st.integers(0, 12), shared=st.booleans())
+def test_the_first_choice_is_the_cheapest_of_all_there_are(seed: int, count: int, taken: int, shared: bool) -> None:
+    """Whichever GPUs are busy, looking at every single set finds nothing cheaper by more than 0.1 %."""
+    scores, places = drawn(seed, nodes=9)
+    if shared:  # of a third of the nodes, only results of the whole node are known
+        word = pl.col("speeds").str.replace('"telemetry"', '"node"')
+        scores = scores.with_columns(
+            speeds=pl.when(pl.col("node").str.contains("[147]")).then(word).otherwise(pl.col("speeds"))
+        )
+    made = floor((scores, places))
+    busy = set(np.random.default_rng(seed).choice(made.uuid, taken, replace=False).tolist())
+    cheapest = _cheapest(made, count, busy)
+    found = place(made, gpus=count, exclude_gpus=busy, limit=1)["cost"].to_list()
+    assert bool(found) == math.isfinite(cheapest)
+    if found:
+        assert cheapest * (1 - 1e-5) <= found[0] <= cheapest * 1.001
 
 
 @settings(max_examples=25, deadline=None)
@@ -215,7 +267,7 @@ def test_every_choice_is_in_one_block_and_uses_a_gpu_once(seed: int, count: int,
 def test_one_more_gpu_is_never_cheaper(seed: int, split: bool) -> None:
     """The best cost grows with the size of the job, up to 0.1 % by which sets are told apart."""
     made = floor(drawn(seed))
-    costs = [placements(made, gpus=count, split=split, limit=1)["cost"].to_list() for count in range(1, 25)]
+    costs = [place(made, gpus=count, split=split, limit=1)["cost"].to_list() for count in range(1, 25)]
     found = [cost[0] for cost in costs if cost]
     assert len(found) >= 12
     assert all(larger >= smaller * 0.999 for smaller, larger in pairwise(found))
@@ -227,10 +279,10 @@ def test_more_tolerance_is_never_less_local_nor_less_packed(seed: int, count: in
     """The first choice costs at most its tolerance more than the best, and only ever gets nearer and fuller."""
     made = floor(drawn(seed))
     near = {level.name: place for place, level in enumerate(made.levels)}
-    best = placements(made, gpus=count, exclude_gpus=["n00-0"], limit=1).row(0, named=True)["cost"]
+    best = place(made, gpus=count, exclude_gpus=["n00-0"], limit=1).row(0, named=True)["cost"]
     last = (len(near), 99)
     for tolerance in (0.0, 0.005, 0.02, 0.1, 1.0):
-        first = placements(made, gpus=count, tolerance=tolerance, exclude_gpus=["n00-0"], limit=3).row(0, named=True)
+        first = place(made, gpus=count, tolerance=tolerance, exclude_gpus=["n00-0"], limit=3).row(0, named=True)
         assert first["cost"] <= best * (1 + tolerance) + 2e-6
         if tolerance > 0:
             assert (near[first["level"]], first["spare_gpus"]) <= last

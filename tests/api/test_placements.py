@@ -92,6 +92,15 @@ def test_busy_gpus_are_left_out(racks: httpx.Client) -> None:
     assert [choice["value"] for choice in answer["items"]] == ["n4", "n1", "n2"]
 
 
+def test_a_busy_name_that_nobody_has_is_told(racks: httpx.Client) -> None:
+    """A node's name written another way excludes nothing, and the answer says so; an unhealthy GPU is known."""
+    answer = ask(racks, gpus=1, exclude_nodes=["n1", "n2.example"], exclude_gpus=["GPU-n4-0", "GPU-none", "GPU-n3-1"])
+    assert (answer["unknown_names"], answer["unknown_total"]) == (["n2.example", "GPU-none"], 2)
+    many = ask(racks, gpus=1, exclude_nodes=[f"x{i}" for i in range(50)])
+    assert (len(many["unknown_names"]), many["unknown_total"]) == (20, 50)
+    assert ask(racks, gpus=1, exclude_nodes=["n1"])["unknown_total"] == 0
+
+
 def test_a_stale_fleet_has_no_healthy_gpu() -> None:
     """Old scores place nobody: every tier is unknown."""
     with Store(None) as store:
@@ -220,6 +229,15 @@ def test_the_command_reads_a_file_and_a_server_alike(
     shown = run(capsys, "--store", str(file), *question, "table")[1]
     assert "n1 (8)" in shown
     assert "2 of 2" in shown
+
+
+def test_the_command_warns_of_names_that_nobody_has(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """On standard error, so that a program's JSON stays whole."""
+    question = ("--store", str(file), "--nodes", "1", "--format", "json", "--max-age-s", "90")
+    code, text, error = run(capsys, *question, "--exclude-node", "n[3-4].example")
+    assert (code, "2 excluded names are not known there: n3.example, n4.example" in error) == (0, True)
+    assert json.loads(text)
+    assert run(capsys, *question, "--exclude-node", "n[3-4]")[2] == ""
 
 
 def test_the_command_finds_a_replacement(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
