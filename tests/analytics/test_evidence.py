@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from analytics import evidence, measured
 
-GPUS = pl.DataFrame({"gpu_uuid": ["a", "b", "c", "d"], "node": ["n"] * 4, "peer_group": ["H100"] * 4})
+GPUS = pl.DataFrame({"gpu": ["a", "b", "c", "d"], "node": ["n"] * 4, "peer_group": ["H100"] * 4})
 
 
 def told(values: dict[str, list[float]], *, window_s: float = 60.0, half_life_s: float = 21_600.0) -> pl.DataFrame:
@@ -21,7 +21,7 @@ def told(values: dict[str, list[float]], *, window_s: float = 60.0, half_life_s:
     kept = pl.DataFrame(schema=evidence.TELEMETRY)
     for step in range(max(len(v) for v in values.values())):
         rows = [(gpu, "compute", v[step]) for gpu, v in values.items() if step < len(v)]
-        speeds = pl.DataFrame(rows, schema=["gpu_uuid", "workload_class", "log_speed"], orient="row")
+        speeds = pl.DataFrame(rows, schema=["gpu", "workload_class", "log_speed"], orient="row")
         kept = evidence.add_windows(kept, speeds, window_s=window_s, half_life_s=half_life_s)
     return kept
 
@@ -44,7 +44,7 @@ def test_only_what_gets_new_evidence_ages() -> None:
     """A weekend of idling forgets nothing about the GPU that idles."""
     before = told({"a": [0.1] * 5, "b": [0.1] * 5})
     after = told({"a": [0.1] * 5, "b": [0.1] * 500})
-    assert after.filter(pl.col("gpu_uuid") == "a").equals(before.filter(pl.col("gpu_uuid") == "a"))
+    assert after.filter(pl.col("gpu") == "a").equals(before.filter(pl.col("gpu") == "a"))
 
 
 def test_more_windows_narrow_the_interval_but_not_as_if_they_were_independent() -> None:
@@ -69,10 +69,10 @@ def test_an_interval_of_the_first_window_is_wide() -> None:
 
 def rows(*sources: tuple[str, str, float, float]) -> pl.DataFrame:
     """Estimates of one class: gpu, source, mean, standard deviation."""
-    schema = {"gpu_uuid": pl.String, "source": pl.String, "mean": pl.Float64, "sd": pl.Float64}
+    schema = {"gpu": pl.String, "source": pl.String, "mean": pl.Float64, "sd": pl.Float64}
     frame = pl.DataFrame(list(sources), schema=schema, orient="row")
     return frame.select(
-        "gpu_uuid", pl.lit("compute").alias("workload_class"), "source", "mean",
+        "gpu", pl.lit("compute").alias("workload_class"), "source", "mean",
         (pl.col("sd") ** 2).alias("variance"), pl.lit(3, dtype=pl.UInt32).alias("samples"),
     )  # fmt: skip
 

@@ -93,7 +93,7 @@ def test_intervals_of_few_results_cover_nine_later_medians_of_ten(tails: str) ->
         [(names[i], "gpu", "compute", "p", j, float(runs[i, j])) for i in range(gpus) for j in range(3)],
         schema=measured.RESULTS, orient="row",
     )  # fmt: skip
-    inventory = pl.DataFrame({"gpu_uuid": names, "node": names, "peer_group": ["x"] * gpus})
+    inventory = pl.DataFrame({"gpu": names, "node": names, "peer_group": ["x"] * gpus})
     said = evidence.combine(measured.estimates(measured.summarise(results), inventory))
     typical = float(np.median(np.median(runs, axis=1)))
     shown = said.with_columns(pl.Series("true", np.exp(later - typical)))

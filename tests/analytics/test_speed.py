@@ -17,7 +17,7 @@ from analytics.speed import SLOPE_COMPUTE, SLOPE_MIXED, window_speed
 
 
 def speeds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    frame = windows([{"gpu_uuid": f"g{i}"} | row for i, row in enumerate(rows)])
+    frame = windows([{"gpu": f"g{i}"} | row for i, row in enumerate(rows)])
     group = pl.Series("peer_group", [row.get("group", "H100") for row in rows])
     return list(window_speed(frame.with_columns(group)).iter_rows(named=True))
 
