@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from analytics.peers import load_bin
+from analytics.peers import load_bin, without_limit
 from analytics.thresholds import Thresholds
 
 STEADY_LOAD = 0.9  #: busy ratio above which a low PCIe generation is no power saving between bursts
@@ -138,7 +138,7 @@ def _hot(limits: Thresholds) -> _Finding:
 def _power_limit() -> _Finding:
     """Against the board's own limit, where the model's other boards have theirs and the cap is what holds the clock."""
     share = pl.col("power_limit_w") / pl.col("power_limit_default_w")
-    model = pl.col("peer_group").str.replace(r"\|\d+W", "")
+    model = without_limit(pl.col("peer_group"))
     lowered = (share < LOWERED_LIMIT) & (share.median().over(model) >= USUAL_LIMIT)
     working = pl.when((pl.col("busy_samples") > 0) & share.is_not_null())
     return _Finding(

@@ -1,10 +1,13 @@
 """Speed at equal work: what a GPU does while it is active, beside its node's other GPUs on the same programme.
 
-To compare by another trace of the programme: one line in `_MIX`.
+To level nodes by another trace of what they do: one entry in `_TRACES`, its weight beside it.
 """
 
+import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
+from analytics.activity import NVLINK_HIGH, PCIE_HIGH
 from analytics.estimators import SLOPE_COMPUTE
 from analytics.peers import load_bin
 from analytics.speed import SLOPE_MIXED
@@ -17,42 +20,58 @@ BOOST = 0.15
 """Log clock gained per log activity lost: who waits spins, and draws less under the same cap. A third of the dynamic
 power for the time it waits, and power goes with the clock to about 2.4: physics, not a fit. Between nodes it is fitted
 in each window, with this as its prior."""
-WEIGHT = 0.0025  #: of the priors between nodes: (0.5 % of clock between nodes / 0.1)^2
 MOST_BOOST = 0.35
+_TRACES = {"node_wait": (-BOOST, 0.0025), "mix": (0.0, 0.0025), "talk": (0.0, 0.01)}
+"""What lifts a node's clock without making it faster, with the prior of each slope and its weight, (0.5 % of clock
+between nodes / how far the slope may be from the prior)^2: time spent waiting, memory traffic per unit of work, and
+traffic with others in units of what makes a class of its own (`activity.NVLINK_HIGH`)."""
+HUBER = 2.0  #: robust deviations beyond which a node weighs less in that fit (Huber 1964)
+NODE_SD = 0.003  #: log clock; nodes of one programme are no more alike than that
 CONTENDED = 0.05  #: log activity below the most active nodes' for all GPUs of a node
 OWN_WORK = 0.005  #: log work per second that no other node shares: it waits for nobody else's GPU
-NODE = ["peer_group", "workload_class", "node"]
+NODE = ["contest", "workload_class", "node"]
+CONTEST = ["contest", "workload_class", "bin"]
+
+Floats = NDArray[np.float64]
 
 
 def at_equal_work(windows: pl.DataFrame, speeds: pl.DataFrame, *, min_peers: float = 4) -> pl.DataFrame:
     """`speeds` of `speed.window_speed` refined where activity is known, with `silicon_log_speed` and `waiting`.
 
-    `windows`: rows of WINDOWS of one window with `peer_group`, in the order of `speeds`. Same rows and order come
-    back. Work is what the busiest pipe does in a second, activity the time in which any SM is busy. In a synchronous
-    job all do equal work, and the GPU that everyone waits for is the most active; independent GPUs are equally active,
-    and the slow one does less. Work per active second says who is slow in both, at any clock.
+    `windows`: rows of WINDOWS of one window, in the order of `speeds`. Same rows and order come back. Work is what the
+    busiest pipe does in a second, activity the time in which any SM is busy. In a synchronous job all do equal work,
+    and the GPU that everyone waits for is the most active; independent GPUs are equally active, and the slow one does
+    less. Work per active second says who is slow in both, at any clock.
 
     Compared are at least `min_peers` GPUs of one node whose traffic per unit of work is the same, which is how one
-    programme is known; between nodes the clock is compared, less what waiting and another mix of phases raise it by,
-    which a linear fit over the nodes of a window tells. `silicon_log_speed`: what is left of the speed, beside the
-    node's other GPUs, once the clock is taken out. `waiting`: share of activity below that of the most active nodes.
-    `contended`: all GPUs of the node wait, for no other node's GPU. Null where nothing can be said.
+    programme is known. What they do at equal clock ties each node's work to its clock, and clocks are compared between
+    nodes, less what waiting and another mix of phases raise them by, which a linear fit over the nodes of a window
+    tells. `silicon_log_speed`: what is left of the speed, beside the node's other GPUs, once the clock is taken out.
+    `waiting`: share of activity below that of the most active nodes. `contended`: all GPUs of the node wait, for no
+    other node's GPU. Null where nothing can be said.
     """
-    rows = _traces(windows, speeds)
-    rows = _compared(_fellows(rows, min_peers=min_peers), min_peers=min_peers)
-    known = pl.col("fellow") & pl.col("between").is_not_null()
+    rows = _fellows(_traces(windows, speeds), min_peers=min_peers)
+    rows = rows.join(_levelled(rows), on=NODE, how="left", maintain_order="left", nulls_equal=True)
+    wait = (pl.col("activity") - pl.col("usual_most")).clip(upper_bound=0.0)
+    # Who waits more than its node boosts more, which makes it no faster.
+    lift = BOOST * (wait - wait.median().over(NODE))
+    even = pl.col("pace") + pl.col("slope") * lift + pl.col("level")
+    rows = rows.with_columns(wait.alias("wait"), pl.when("fellow").then(even).alias("even"))
+    typical = pl.col("even").median().over(CONTEST)
+    known = pl.col("fellow") & pl.col("even").is_not_null()
     return rows.select(
         *(name for name in speeds.columns if name not in ("log_speed", "few_peers")),
-        pl.when(known).then(pl.col("between") + pl.col("within")).otherwise("log_speed").alias("log_speed"),
+        pl.when(known).then(pl.col("even") - typical).otherwise("log_speed").alias("log_speed"),
         pl.when(known).then(pl.lit(value=False)).otherwise("few_peers").alias("few_peers"),
-        pl.when("fellow").then("silicon").alias("silicon_log_speed"),
+        pl.when("fellow").then(pl.col("rest") - pl.col("usual_rest")).alias("silicon_log_speed"),
         pl.when("fellow").then(1 - pl.col("wait").exp()).alias("waiting"),
         pl.when("fellow").then("contended").alias("contended"),
     )
 
 
 def _traces(windows: pl.DataFrame, speeds: pl.DataFrame) -> pl.DataFrame:
-    """Logs of clock, activity, work, and of traffic per unit of work; null where they cannot be had."""
+    """Logs of clock, activity, work, and of traffic per unit of work; null where they cannot be had. `talk`: traffic
+    with others, 0 where none is known."""
 
     def log(value: pl.Expr) -> pl.Expr:
         return pl.when(value > 0).then(value.cast(pl.Float64).log())
@@ -60,13 +79,16 @@ def _traces(windows: pl.DataFrame, speeds: pl.DataFrame) -> pl.DataFrame:
     pipe = pl.max_horizontal("tensor_active_ratio", "fp_active_ratio")
     clock = pl.col("effective_clock_mhz")
     used = windows.select(
-        "peer_group",
         "node",
         load_bin(),
         log(clock).alias("clock"),
         log(pl.col("sm_active_ratio")).alias("activity"),
         (log(pl.when(pipe >= LIGHT_PIPE).then(pipe)) + log(clock)).alias("work"),
         log(pl.col("dram_active_ratio")).alias("dram"),
+        (
+            pl.col("nvlink_bytes_per_s").cast(pl.Float64).fill_null(0.0) / NVLINK_HIGH
+            + pl.col("pcie_bytes_per_s").cast(pl.Float64).fill_null(0.0) / PCIE_HIGH
+        ).alias("talk"),
     )
     slope = pl.when(pl.col("workload_class") == "compute").then(SLOPE_COMPUTE).otherwise(SLOPE_MIXED)
     rows = pl.concat([speeds, used], how="horizontal").with_columns(
@@ -79,70 +101,71 @@ def _traces(windows: pl.DataFrame, speeds: pl.DataFrame) -> pl.DataFrame:
 
 
 def _fellows(rows: pl.DataFrame, *, min_peers: float) -> pl.DataFrame:
-    """`fellow`: on the same programme as most of its node."""
+    """`fellow`: on the same programme as most of its node. `rest`: pace at equal clock, `usual_rest`: the node's."""
     mix = pl.when("told").then("mix")
     alike = pl.col("told") & ((pl.col("mix") - mix.median().over(NODE)).abs() < SAME_MIX)
     rows = rows.with_columns(alike.fill_null(value=False).alias("alike"))
     rows = rows.with_columns(
         pl.when("alike").then(pl.col("pace") - pl.col("slope") * pl.col("clock")).alias("rest"),
         pl.col("alike").sum().over(NODE).alias("fellows"),
-    )
-    spread = 1.4826 * (pl.col("rest") - pl.col("rest").median().over(NODE)).abs().median().over(NODE)
+    ).with_columns(pl.col("rest").median().over(NODE).alias("usual_rest"))
+    spread = 1.4826 * (pl.col("rest") - pl.col("usual_rest")).abs().median().over(NODE)
     fellow = pl.col("alike") & (pl.col("fellows") >= min_peers) & (spread <= MAX_SPREAD)
     return rows.with_columns(fellow.fill_null(value=False).alias("fellow"))
 
 
-def _compared(rows: pl.DataFrame, *, min_peers: float) -> pl.DataFrame:
-    """`within` the node by pace, `between` nodes by clock, `silicon`: within, beyond the clock."""
-    nodes = (
-        rows.filter("fellow").group_by(NODE, maintain_order=True)
-        .agg(
-            *(pl.col(name).median() for name in ("clock", "mix", "activity", "slope", "work")),
-            pl.col("load_bin").median().floor().alias("bin"),
-            pl.col("activity").max().alias("most"),
-        )
+def _levelled(rows: pl.DataFrame) -> pl.DataFrame:
+    """One row per node with fellows: `bin`, `usual_most`, `contended`, and `level`, which added to a pace makes it a
+    log speed that compares between nodes; null with fewer than `MIN_NODES` nodes."""
+    nodes = rows.filter("fellow").group_by(NODE, maintain_order=True).agg(
+        *(pl.col(name).median() for name in ("clock", "mix", "talk", "activity", "slope", "work")),
+        pl.col("usual_rest").first(),
+        pl.col("load_bin").median().floor().alias("bin"),
+        pl.col("activity").max().alias("most"),
     )  # fmt: skip
-    contest = ["peer_group", "workload_class", "bin"]
-    nodes = nodes.with_columns((pl.col("activity") - pl.col("most").quantile(0.9).over(contest)).alias("node_wait"))
-    x, z, y = (pl.col(name) - pl.col(name).mean() for name in ("node_wait", "mix", "clock"))
-    sums = nodes.group_by(contest).agg(
-        ((x * x).sum() + WEIGHT).alias("xx"),
-        ((z * z).sum() + WEIGHT).alias("zz"),
-        (x * z).sum().alias("xz"),
-        ((x * y).sum() - BOOST * WEIGHT).alias("xy"),
-        (z * y).sum().alias("zy"),
-        pl.col("most").quantile(0.9).alias("usual_most"),
-        pl.col("mix").median().alias("usual_mix"),
+    usual_most = pl.col("most").quantile(0.9).over(CONTEST)
+    nodes = nodes.with_columns(
+        (pl.col("activity") - usual_most).alias("node_wait"),
+        usual_most.alias("usual_most"),
+        pl.len().over(CONTEST).alias("nodes"),
     )
-    scale = pl.col("xx") * pl.col("zz") - pl.col("xz") ** 2
-    fitted = sums.with_columns(
-        ((pl.col("xz") * pl.col("zy") - pl.col("zz") * pl.col("xy")) / scale).clip(0.0, MOST_BOOST).alias("boost"),
-    ).with_columns(((pl.col("zy") + pl.col("boost") * pl.col("xz")) / pl.col("zz")).alias("lift"))
-    nodes = nodes.join(fitted, on=contest, how="left", maintain_order="left", nulls_equal=True)
-    even = (
-        pl.col("clock") + pl.col("boost") * pl.col("node_wait") - pl.col("lift") * (pl.col("mix") - pl.col("usual_mix"))
-    )
-    nodes = nodes.with_columns(even.alias("even"))
-    apart = pl.col("slope") * (pl.col("even") - pl.col("even").median().over(contest))
-    many = pl.col("even").count().over(contest) >= MIN_NODES
+    parts = nodes.partition_by(CONTEST, maintain_order=True)
+    nodes = pl.concat([part.with_columns(_lift(part)) for part in parts]) if parts else nodes.with_columns(lift=0.0)
     ahead, behind = pl.col("work").shift(-1) - pl.col("work"), pl.col("work") - pl.col("work").shift(1)
-    alone = pl.min_horizontal(ahead.over(contest, order_by="work"), behind.over(contest, order_by="work")) > OWN_WORK
+    alone = pl.min_horizontal(ahead.over(CONTEST, order_by="work"), behind.over(CONTEST, order_by="work")) > OWN_WORK
     contended = alone & (pl.col("most") < pl.col("usual_most") - CONTENDED)
-    nodes = nodes.select(
+    many = pl.col("nodes") >= MIN_NODES
+    return nodes.select(
         *NODE,
-        "boost",
+        "bin",
         "usual_most",
-        pl.when(many).then(apart).alias("between"),
+        pl.when(many).then(-pl.col("usual_rest") - pl.col("slope") * pl.col("lift")).alias("level"),
         pl.when(many).then(contended).alias("contended"),
     )
-    rows = rows.join(nodes, on=NODE, how="left", maintain_order="left", nulls_equal=True)
-    rows = rows.with_columns((pl.col("activity") - pl.col("usual_most")).clip(upper_bound=0.0).alias("wait"))
-    lift = BOOST * pl.col("wait")
-    own = [
-        pl.when("fellow").then(pl.col("clock") + lift).alias("own"),
-        pl.when("fellow").then(pl.col("pace") + pl.col("slope") * lift).alias("full"),
-    ]
-    rows = rows.with_columns(own)
-    within = pl.col("full") - pl.col("full").median().over(NODE)
-    clock = pl.col("own") - pl.col("own").median().over(NODE)
-    return rows.with_columns(within.alias("within"), (within - pl.col("slope") * clock).alias("silicon"))
+
+
+def _lift(nodes: pl.DataFrame) -> pl.Series:
+    """By how much what each node does lifts its log clock, against the mean of these nodes.
+
+    Ridge regression on `_TRACES` towards their priors, robust against wild nodes (Huber 1964). The slope for waiting
+    stays between 0 and `MOST_BOOST`.
+    """
+    traces = np.column_stack([nodes[name].to_numpy() for name in _TRACES]).astype(np.float64)
+    clock = nodes["clock"].to_numpy()
+    prior, weight = (np.array(values) for values in zip(*_TRACES.values(), strict=True))
+    trust = np.ones(len(clock))
+    for _ in range(4):
+        x = traces - np.average(traces, axis=0, weights=trust)
+        y = clock - np.average(clock, weights=trust)
+        slopes = _ridge(x, y, trust, prior, weight)
+        boost = np.clip(slopes[0], -MOST_BOOST, 0.0)
+        if boost != slopes[0]:
+            slopes = np.append(boost, _ridge(x[:, 1:], y - boost * x[:, 0], trust, prior[1:], weight[1:]))
+        rest = np.abs(y - x @ slopes - np.median(y - x @ slopes))
+        trust = np.minimum(1.0, HUBER * max(1.4826 * float(np.median(rest)), NODE_SD) / np.maximum(rest, 1e-9))
+    return pl.Series("lift", x @ slopes)
+
+
+def _ridge(x: Floats, y: Floats, trust: Floats, prior: Floats, weight: Floats) -> Floats:
+    drawn = x.T * trust
+    return np.asarray(np.linalg.solve(drawn @ x + np.diag(weight), drawn @ y + weight * prior))

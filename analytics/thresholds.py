@@ -22,7 +22,7 @@ class Thresholds:
     # Speed
     slow_high: float = 0.98  #: an effect of 2 %, twice what a clock step is worth
     clear_high: float = 0.985  #: hysteresis on the way back
-    slow_z: float = 2.5  #: and this many robust deviations of the peers: one in 160 of a normal fleet
+    slow_z: float = 2.0  #: and this many robust deviations of the peers: one in 44 of a normal fleet
     widest_spread: float = 0.02  #: taken of peers at most: 1.6 % on Longhorn; wider ones hide their own slow half
     very_slow_high: float = 0.75  #: a synchronous job would take a third longer; the worst of Longhorn reach 0.87
     premium_low: float = 0.99  #: the interval rules out being more than 1 % slower than typical

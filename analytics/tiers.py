@@ -101,12 +101,15 @@ def slow_findings(speeds: pl.DataFrame, gpus: pl.DataFrame, new: pl.DataFrame, *
 
 
 def _with_usual(speeds: pl.DataFrame, gpus: pl.DataFrame, *, limits: Thresholds) -> pl.DataFrame:
-    """`speeds` with `usual`: how slow the peers themselves are, `slow_z` robust deviations (1.4826 MAD, Hampel 1974)
-    below typical; at most `widest_spread` each, so that many slow ones do not hide one another."""
+    """`speeds` with `usual`: how slow the peers themselves are, `slow_z` robust deviations below typical.
+
+    A deviation is 1.4826 times the median distance of the faster half from typical (Hampel 1974, one side of it), so
+    that slow peers do not hide one another; at most `widest_spread`."""
     peers = ["peer_group", "workload_class", "scope"]
     rows = speeds.join(gpus.select("gpu_uuid", "peer_group"), on="gpu_uuid", how="left", maintain_order="left")
     log = pl.col("speed").log()
-    spread = (log - log.median().over(peers)).abs().median().over(peers) * 1.4826
+    above = log - log.median().over(peers)
+    spread = pl.when(above >= 0).then(above).median().over(peers) * 1.4826
     return rows.with_columns((-limits.slow_z * spread.clip(upper_bound=limits.widest_spread)).exp().alias("usual"))
 
 
