@@ -11,6 +11,7 @@ from analytics.peers import load_bin, without_limit
 from analytics.thresholds import Thresholds
 
 STEADY_LOAD = 0.9  #: busy ratio above which a low PCIe generation is no power saving between bursts
+PAUSING_LOAD = 0.5  #: or above which the links of the node's other GPUs, on the same job, must have saved power too
 CLOCK_SETTING = 0.5  #: share of busy samples held by a clock setting, above that of the peers
 SLOW_BY_SETTING = -0.02  #: log speed: the setting costs as much as a slow GPU
 LOWERED_LIMIT = 0.95  #: of the board's own power limit: the clock goes with power to 1 / 2.4, so this costs 2 %
@@ -86,9 +87,12 @@ def _errors(limits: Thresholds) -> list[_Finding]:
 def _links() -> list[_Finding]:
     """Generation and width while busy against the best this GPU has shown, or its peers' usual."""
     busy = pl.col("busy_samples") > 0
+    pausing = pl.col("busy_ratio") >= PAUSING_LOAD
+    kept = pl.when(pausing).then(pl.col("pcie_link_gen") >= pl.col("max_pcie_gen")).cast(pl.Float64)
+    others_keep = (kept.median().over("node") == 1).fill_null(value=False)
     parts = []
     for now, best, steady in (
-        ("pcie_link_gen", "max_pcie_gen", pl.col("busy_ratio") >= STEADY_LOAD),
+        ("pcie_link_gen", "max_pcie_gen", (pl.col("busy_ratio") >= STEADY_LOAD) | (pausing & others_keep)),
         ("pcie_link_width", "max_pcie_width", busy),
     ):
         seen = pl.when(steady).then(now).cast(pl.Float64)

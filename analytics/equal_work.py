@@ -8,6 +8,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from analytics.activity import NVLINK_HIGH, PCIE_HIGH
+from analytics.contention import STARVED, idle_beyond
 from analytics.estimators import SLOPE_COMPUTE
 from analytics.peers import load_bin
 from analytics.speed import SLOPE_MIXED
@@ -25,10 +26,12 @@ _TRACES = {"node_wait": (-BOOST, 0.0025), "mix": (0.0, 0.0025), "talk": (0.0, 0.
 """What lifts a node's clock without making it faster, with the prior of each slope and its weight, (0.5 % of clock
 between nodes / how far the slope may be from the prior)^2: time spent waiting, memory traffic per unit of work, and
 traffic with others in units of what makes a class of its own (`activity.NVLINK_HIGH`)."""
+_TRACED = ("work", "mix", "talk", "busy_ratio", "engine", "activity")  #: what `idle_beyond` reads
 HUBER = 2.0  #: robust deviations beyond which a node weighs less in that fit (Huber 1964)
-NODE_SD = 0.003  #: log clock; nodes of one programme are no more alike than that
-CONTENDED = 0.05  #: log activity below the most active nodes' for all GPUs of a node
-OWN_WORK = 0.005  #: log work per second that no other node shares: it waits for nobody else's GPU
+NODE_SD = 0.005  #: log clock: so far nodes of one programme differ by themselves
+LEVEL_SD = 0.003  #: a node whose lift is known to less, what a clock says at best, is compared inside itself alone
+MOST_WAIT = 0.25  #: log activity: who waits more runs at the highest clock there is, and its cap binds no more
+CLASSES = ["compute", "mixed"]  #: that have a slope
 NODE = ["contest", "workload_class", "node"]
 CONTEST = ["contest", "workload_class", "bin"]
 
@@ -46,9 +49,10 @@ def at_equal_work(windows: pl.DataFrame, speeds: pl.DataFrame, *, min_peers: flo
     Compared are at least `min_peers` GPUs of one node whose traffic per unit of work is the same, which is how one
     programme is known. What they do at equal clock ties each node's work to its clock, and clocks are compared between
     nodes, less what waiting and another mix of phases raise them by, which a linear fit over the nodes of a window
-    tells. `silicon_log_speed`: what is left of the speed, beside the node's other GPUs, once the clock is taken out.
-    `waiting`: share of activity below that of the most active nodes. `contended`: all GPUs of the node wait, for no
-    other node's GPU. Null where nothing can be said.
+    tells; a node unlike all others is taken to be typical itself. A GPU of such a node whose activity is not reported
+    is tied to its node's by its clock. `silicon_log_speed`: what is left of the speed, beside the node's other GPUs,
+    once the clock is taken out. `contended`: the node's GPUs stand empty more than those of nodes on the same
+    programme, `waiting` of the time (see `analytics.contention`). Null where nothing can be said.
     """
     rows = _fellows(_traces(windows, speeds), min_peers=min_peers)
     rows = rows.join(_levelled(rows), on=NODE, how="left", maintain_order="left", nulls_equal=True)
@@ -56,16 +60,22 @@ def at_equal_work(windows: pl.DataFrame, speeds: pl.DataFrame, *, min_peers: flo
     # Who waits more than its node boosts more, which makes it no faster.
     lift = BOOST * (wait - wait.median().over(NODE))
     even = pl.col("pace") + pl.col("slope") * lift + pl.col("level")
-    rows = rows.with_columns(wait.alias("wait"), pl.when("fellow").then(even).alias("even"))
-    typical = pl.col("even").median().over(CONTEST)
-    known = pl.col("fellow") & pl.col("even").is_not_null()
+    rows = rows.with_columns(pl.when("fellow").then(even).alias("even"))
+    # By its clock alone a GPU is compared with the fellows of its node: it shares their waiting and their mix.
+    by_clock = pl.col("slope") * pl.col("clock")
+    tie = (pl.col("even") - by_clock).median().over(NODE)
+    silent = pl.col("eligible") & ~pl.col("told") & pl.col("workload_class").is_in(CLASSES)
+    rows = rows.with_columns(pl.when(silent).then(by_clock + tie).otherwise("even").alias("even"))
+    typical = pl.when(pl.col("levelled")).then("even").median().over(CONTEST)
+    usual = pl.when("levelled").then(typical).otherwise(pl.col("even").median().over(NODE))
+    rows = rows.with_columns(usual.alias("usual"))
+    known = pl.col("even").is_not_null() & pl.col("usual").is_not_null()
     return rows.select(
         *(name for name in speeds.columns if name not in ("log_speed", "few_peers")),
-        pl.when(known).then(pl.col("even") - typical).otherwise("log_speed").alias("log_speed"),
+        pl.when(known).then(pl.col("even") - pl.col("usual")).otherwise("log_speed").alias("log_speed"),
         pl.when(known).then(pl.lit(value=False)).otherwise("few_peers").alias("few_peers"),
         pl.when("fellow").then(pl.col("rest") - pl.col("usual_rest")).alias("silicon_log_speed"),
-        pl.when("fellow").then(1 - pl.col("wait").exp()).alias("waiting"),
-        pl.when("fellow").then("contended").alias("contended"),
+        *(pl.when("fellow").then(name).alias(name) for name in ("waiting", "contended")),
     )
 
 
@@ -80,11 +90,13 @@ def _traces(windows: pl.DataFrame, speeds: pl.DataFrame) -> pl.DataFrame:
     clock = pl.col("effective_clock_mhz")
     used = windows.select(
         "node",
+        "busy_ratio",
         load_bin(),
         log(clock).alias("clock"),
         log(pl.col("sm_active_ratio")).alias("activity"),
         (log(pl.when(pipe >= LIGHT_PIPE).then(pipe)) + log(clock)).alias("work"),
         log(pl.col("dram_active_ratio")).alias("dram"),
+        log(pl.col("utilization_ratio")).alias("engine"),
         (
             pl.col("nvlink_bytes_per_s").cast(pl.Float64).fill_null(0.0) / NVLINK_HIGH
             + pl.col("pcie_bytes_per_s").cast(pl.Float64).fill_null(0.0) / PCIE_HIGH
@@ -97,7 +109,8 @@ def _traces(windows: pl.DataFrame, speeds: pl.DataFrame) -> pl.DataFrame:
         (pl.col("dram") - pl.col("work")).alias("mix"),
     )
     told = pl.col("eligible") & pl.all_horizontal(pl.col(n).is_not_null() for n in ("pace", "mix", "clock"))
-    return rows.with_columns((told & pl.col("workload_class").is_in(["compute", "mixed"])).alias("told"))
+    told = told & pl.col("workload_class").is_in(CLASSES)
+    return rows.with_columns(told.fill_null(value=False).alias("told"))
 
 
 def _fellows(rows: pl.DataFrame, *, min_peers: float) -> pl.DataFrame:
@@ -115,37 +128,32 @@ def _fellows(rows: pl.DataFrame, *, min_peers: float) -> pl.DataFrame:
 
 
 def _levelled(rows: pl.DataFrame) -> pl.DataFrame:
-    """One row per node with fellows: `bin`, `usual_most`, `contended`, and `level`, which added to a pace makes it a
-    log speed that compares between nodes; null with fewer than `MIN_NODES` nodes."""
+    """One row per node with fellows: `bin`, `usual_most`, `waiting`, `contended`, and `level`, which added to a pace
+    makes it a log speed that compares between nodes where `levelled`: `MIN_NODES` nodes or more, and a lift that is
+    known."""
     nodes = rows.filter("fellow").group_by(NODE, maintain_order=True).agg(
-        *(pl.col(name).median() for name in ("clock", "mix", "talk", "activity", "slope", "work")),
+        *(pl.col(name).median() for name in ("slope", "clock", *_TRACED)),
         pl.col("usual_rest").first(),
         pl.col("load_bin").median().floor().alias("bin"),
         pl.col("activity").max().alias("most"),
     )  # fmt: skip
     usual_most = pl.col("most").quantile(0.9).over(CONTEST)
-    nodes = nodes.with_columns(
-        (pl.col("activity") - usual_most).alias("node_wait"),
-        usual_most.alias("usual_most"),
-        pl.len().over(CONTEST).alias("nodes"),
-    )
-    parts = nodes.partition_by(CONTEST, maintain_order=True)
-    nodes = pl.concat([part.with_columns(_lift(part)) for part in parts]) if parts else nodes.with_columns(lift=0.0)
-    ahead, behind = pl.col("work").shift(-1) - pl.col("work"), pl.col("work") - pl.col("work").shift(1)
-    alone = pl.min_horizontal(ahead.over(CONTEST, order_by="work"), behind.over(CONTEST, order_by="work")) > OWN_WORK
-    contended = alone & (pl.col("most") < pl.col("usual_most") - CONTENDED)
-    many = pl.col("nodes") >= MIN_NODES
+    nodes = nodes.with_columns((pl.col("activity") - usual_most).alias("node_wait"), usual_most.alias("usual_most"))
+    parts = [_lifted(part) for part in nodes.partition_by(CONTEST, maintain_order=True)]
+    if not parts:
+        nothing = {"lift": pl.Float64, "levelled": pl.Boolean, "waiting": pl.Float64, "contended": pl.Boolean}
+        parts = [nodes.with_columns(pl.lit(None, dtype=kind).alias(name) for name, kind in nothing.items())]
+    nodes = pl.concat(parts)
     return nodes.select(
         *NODE,
-        "bin",
-        "usual_most",
-        pl.when(many).then(-pl.col("usual_rest") - pl.col("slope") * pl.col("lift")).alias("level"),
-        pl.when(many).then(contended).alias("contended"),
+        *("bin", "usual_most", "levelled", "waiting", "contended"),
+        (-pl.col("usual_rest") - pl.col("slope") * pl.col("lift")).alias("level"),
     )
 
 
-def _lift(nodes: pl.DataFrame) -> pl.Series:
-    """By how much what each node does lifts its log clock, against the mean of these nodes.
+def _lifted(nodes: pl.DataFrame) -> pl.DataFrame:
+    """The nodes of one contest with `lift`, by how much what each does lifts its log clock, against their mean, and
+    `levelled`, whether that is known.
 
     Ridge regression on `_TRACES` towards their priors, robust against wild nodes (Huber 1964). The slope for waiting
     stays between 0 and `MOST_BOOST`.
@@ -161,9 +169,20 @@ def _lift(nodes: pl.DataFrame) -> pl.Series:
         boost = np.clip(slopes[0], -MOST_BOOST, 0.0)
         if boost != slopes[0]:
             slopes = np.append(boost, _ridge(x[:, 1:], y - boost * x[:, 0], trust, prior[1:], weight[1:]))
-        rest = np.abs(y - x @ slopes - np.median(y - x @ slopes))
-        trust = np.minimum(1.0, HUBER * max(1.4826 * float(np.median(rest)), NODE_SD) / np.maximum(rest, 1e-9))
-    return pl.Series("lift", x @ slopes)
+        rest = y - x @ slopes
+        off = np.abs(rest - np.median(rest))
+        spread = max(1.4826 * float(np.median(off)), NODE_SD)
+        trust = np.minimum(1.0, HUBER * spread / np.maximum(off, 1e-9))
+    # The slopes' scatter under the prior (Lindley and Smith 1972), carried to each node.
+    unsure = np.linalg.inv((x.T * trust) @ x + np.diag(weight))
+    sd = spread * np.sqrt(np.einsum("ij,jk,ik->i", x, unsure, x))
+    known = (sd <= LEVEL_SD) & (traces[:, 0] > -MOST_WAIT) & (len(clock) >= MIN_NODES)
+    waiting = idle_beyond(*(nodes[name].to_numpy() for name in _TRACED), same_mix=SAME_MIX)
+    return nodes.with_columns(
+        pl.Series("lift", x @ slopes, pl.Float64),
+        pl.Series("levelled", known, pl.Boolean),
+        pl.Series("waiting", waiting, pl.Float64).fill_nan(None),
+    ).with_columns((pl.col("waiting") > STARVED).alias("contended"))
 
 
 def _ridge(x: Floats, y: Floats, trust: Floats, prior: Floats, weight: Floats) -> Floats:

@@ -45,6 +45,7 @@ class Thresholds:
     observe_only: float = 0  #: 1: tiers stay, what they would be is said
     # Limits
     throttle_ratio: float = 0.1  #: thermal slowdown, brake, hardware slowdown: share of samples, beyond chance readings
+    overheated_ratio: float = 0.2  #: of a hot block's GPUs slowed for heat: it is its cooling, not a few bad coolers
     rate_per_minute: float = 10.0  #: ECC, replay and NVLink errors: below it no rate matters, whatever the peers do
     rate_factor: float = 10.0  #: times the peers' median rate: "far above"
     min_completeness: float = 0.5  #: a GB200 with an ECC storm lost 18-82 % of its samples under load
