@@ -62,7 +62,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     words = {True: "yes", False: "NO", None: ""}
     head = ("set", "figure", "value", "target", "holds", "n")
     cells = [head] + [
-        (r["set"], r["figure"], _short(r["value"]), r["target"] or "", words[r["holds"]], str(r["n"])) for r in rows
+        (r["set"], r["figure"], _short(r["value"]), _short(r["target"] or ""), words[r["holds"]], str(r["n"]))
+        for r in rows
     ]
     widths = [max(len(cell[i]) for cell in cells) for i in range(len(head))]
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(cell, widths, strict=True)).rstrip() for cell in cells)
