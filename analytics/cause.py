@@ -12,20 +12,21 @@ from analytics.keys import KEY
 
 KINDS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "heat": ("hot", "thermal_throttling"),
+        "heat": ("thermal_throttling", "hot"),
         "power": ("power_brake", "hw_slowdown", "power_limit"),
-        "slowness": ("slow", "very_slow"),
+        "slowness": ("very_slow", "slow"),
         "clock settings": ("application_clocks",),
         "lost samples": ("low_completeness", "frozen"),
     }
 )
-"""What an excess is called, and the reasons that show it."""
+"""What an excess is called, and the reasons that show it, the gravest first."""
 
 MOST = 0.6  #: of a block's GPUs: slots differ, and the cool ones of a warm rack show nothing
 FEW = 0.2  #: of the GPUs elsewhere: more, and the whole room has it
 MIN_GPUS = 4
 LEVELS: dict[str, pl.DataType] = {
     "gpu": KEY, "kind": pl.String(), "level": pl.String(), "value": pl.String(), "share": pl.Float64(),
+    "gravest": pl.Float64(),
 }  # fmt: skip
 
 
@@ -38,7 +39,8 @@ def shared(
     few: float = FEW,
     min_gpus: float = MIN_GPUS,
 ) -> pl.DataFrame:
-    """One row per GPU and kind of excess that its node or a wider block shares: kind, level, value, share.
+    """One row per GPU and kind of excess that its node or a wider block shares: kind, level, value, share, and
+    `gravest`, the share of the block's GPUs with the gravest of the reasons for it.
 
     `gpus`: gpu, node, stale; `judged`: the active findings `a_<code>` of the state. `topology`: rows of TOPOLOGY; None
     knows nodes only. The widest level counts at which at least `most` of the GPUs of the same block show the excess
@@ -52,10 +54,11 @@ def shared(
     total, blocks = len(alive), _blocks(nodes, topology)
     parts = []
     for kind, found in showing.items():
-        shows = found.select("gpu").join(alive, on="gpu", maintain_order="left")
-        with_it = shows.group_by("node").agg(pl.len().alias("with"))
+        grave = pl.col(f"a_{KINDS[kind][0]}").alias("gravest")
+        shows = found.select("gpu", grave).join(alive, on="gpu", maintain_order="left")
+        with_it = shows.group_by("node").agg(pl.len().alias("with"), pl.col("gravest").sum())
         sizes = blocks.join(with_it, on="node", how="left").group_by("position", "level", "value").agg(
-            pl.col("size").sum(), pl.col("with").fill_null(0).sum(), pl.len().alias("nodes")
+            pl.col("size").sum(), pl.col("with", "gravest").fill_null(0).sum(), pl.len().alias("nodes")
         )  # fmt: skip
         outside = (len(shows) - pl.col("with")) / (total - pl.col("size")).clip(lower_bound=1)
         fits = sizes.filter(
@@ -64,8 +67,8 @@ def shared(
             & (pl.col("size") < total)
             & (outside <= few)
             & ((pl.col("position") < 0) | (pl.col("nodes") > 1))
-        ).with_columns((pl.col("with") / pl.col("size")).alias("share"))
-        inside = shows.join(blocks.select("node", "position", "level", "value"), on="node")
+        ).with_columns((pl.col("with") / pl.col("size")).alias("share"), pl.col("gravest") / pl.col("size"))
+        inside = shows.drop("gravest").join(blocks.select("node", "position", "level", "value"), on="node")
         inside = inside.join(fits, on=["position", "level", "value"])
         widest = inside.sort("gpu", "position").unique("gpu", keep="last", maintain_order=True)
         parts.append(widest.with_columns(pl.lit(kind).alias("kind")).select(*LEVELS))

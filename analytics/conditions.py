@@ -8,10 +8,11 @@ from dataclasses import dataclass
 import polars as pl
 
 from analytics.keys import contest
-from analytics.peers import load_bin, peers
+from analytics.peers import load_bin, peers, without_limit
 from analytics.thresholds import Thresholds
 
 STEADY_LOAD = 0.9  #: busy ratio above which a low PCIe generation is no power saving between bursts
+PAUSING_LOAD = 0.5  #: or above which the links of the node's other GPUs, on the same job, must have saved power too
 CLOCK_SETTING = 0.5  #: share of busy samples held by a clock setting, above that of the peers
 SLOW_BY_SETTING = -0.02  #: log speed: the setting costs as much as a slow GPU
 LOWERED_LIMIT = 0.95  #: of the board's own power limit: the clock goes with power to 1 / 2.4, so this costs 2 %
@@ -108,16 +109,22 @@ def _errors(limits: Thresholds) -> list[_Finding]:
 
 def _links() -> list[_Finding]:
     """Generation and width while busy against the best this GPU has shown, or its peers' usual."""
-    busy = pl.col("busy_samples") > 0
-    parts = []
-    for now, best, steady in (
-        ("pcie_link_gen", "max_pcie_gen", pl.col("busy_ratio") >= STEADY_LOAD),
-        ("pcie_link_width", "max_pcie_width", busy),
-    ):
-        seen = pl.when(steady).then(now).cast(pl.Float64)
-        parts.append(seen / pl.max_horizontal(best, seen.median().over("group"), seen))
-    share = pl.min_horizontal(parts)
-    return [_Finding(code="pcie_link", found=share < 1, value=share)]
+    pausing = pl.col("busy_ratio") >= PAUSING_LOAD
+    kept = pl.when(pausing).then(pl.col("pcie_link_gen") >= pl.col("max_pcie_gen")).cast(pl.Float64)
+    others_keep = (kept.median().over("node") == 1).fill_null(value=False)
+
+    def share(steady: pl.Expr) -> pl.Expr:
+        parts = []
+        for now, best, counts in (
+            ("pcie_link_gen", "max_pcie_gen", steady),
+            ("pcie_link_width", "max_pcie_width", pl.col("busy_samples") > 0),
+        ):
+            seen = pl.when(counts).then(now).cast(pl.Float64)
+            parts.append(seen / pl.max_horizontal(best, seen.median().over("group"), seen))
+        return pl.min_horizontal(parts)
+
+    known = share((pl.col("busy_ratio") >= STEADY_LOAD) | (pausing & others_keep))
+    return [_Finding(code="pcie_link", found=share(pausing) < 1, among_peers=known < 1, value=known)]
 
 
 def _recovery() -> list[_Finding]:
@@ -164,7 +171,7 @@ def _hot(limits: Thresholds) -> _Finding:
 def _power_limit() -> _Finding:
     """Against the board's own limit, where the model's other boards have theirs and the cap is what holds the clock."""
     share = pl.col("power_limit_w") / pl.col("power_limit_default_w")
-    model = pl.col("peer_group").str.replace(r"\|\d+W", "")
+    model = without_limit(pl.col("peer_group"))
     working = pl.when((pl.col("busy_samples") > 0) & share.is_not_null())
     return _Finding(
         code="power_limit",

@@ -13,6 +13,8 @@ LOSS_PER_POWER = 1.2  #: skipped cycles save the dynamic power only, about five 
 HOT_C = 8.0  #: above the peers' median; slots of a healthy node differ by that much
 MIN_DEFICIT = 0.015  #: log power below the peers; a healthy V100 at 82 C reads 1.4 % low and loses nothing (Longhorn)
 DEFICIT_SD = 6.0  #: the same in robust standard deviations of the peers
+CLOCK_PER_C = 0.0012  #: log clock that a GPU at its cap loses per degree more, from run to run (Longhorn, 194 V100)
+HEAT_RUN_SHARE = 0.036  #: of the variance of temperature between runs of many GPUs, the run's own (Longhorn)
 AT_CAP = 0.95  #: peers draw this share of the limit: power is what limits them
 MIN_UNEXPLAINED = 0.02  #: log time beyond the clock; the effect below which nothing is called slow
 MAD = 1.4826
@@ -62,15 +64,23 @@ def telemetry_speed(runs: pl.DataFrame, *, by: Sequence[str] = ("peer_group",), 
     the run; power, limit and temperature may be null). One row per gpu_uuid: `by`, `runs`, `log_speed` (mean over its
     runs against the group's median; several quantised clocks average to more than one), `hidden` (the part of it that
     the clock did not say). Null with fewer than `min_peers` GPUs.
+
+    A run hotter than the peers' was in part hot by chance, and in other runs that GPU will be cooler and faster: of the
+    distance to the peers' temperature `HEAT_RUN_SHARE` is the run's, less with more runs (regression to the mean,
+    Galton 1886), and costs `CLOCK_PER_C`. It is a twentieth of a per cent at most, and orders GPUs of one clock step.
     """
     clock = pl.col("clock_mhz").cast(pl.Float64)
     rows = runs.with_columns(pl.when(clock > 0).then(clock.log()).alias("log_clock"))
     rows = rows.with_columns(hidden_loss(rows, by=by), (SLOPE_COMPUTE * pl.col("log_clock")).alias("clocked"))
     told = rows.group_by("gpu_uuid", *by).agg(
         pl.len().cast(pl.UInt32).alias("runs"),
-        (pl.col("clocked") + pl.col("hidden")).mean().round(9).alias("log_speed"),
+        (pl.col("clocked") + pl.col("hidden")).mean().alias("log_speed"),
         pl.col("hidden").mean(),
+        pl.col("temperature_c").cast(pl.Float64).mean().alias("heat"),
     )
+    above = (pl.col("heat") - pl.col("heat").median().over(by)).fill_null(0.0)
+    chance = HEAT_RUN_SHARE / (HEAT_RUN_SHARE + pl.col("runs") * (1 - HEAT_RUN_SHARE))
+    told = told.with_columns((pl.col("log_speed") + CLOCK_PER_C * chance * above).round(9)).drop("heat")
     middle, peers = pl.col("log_speed").median().over(by), pl.col("log_speed").count().over(by)
     return told.with_columns(pl.when(peers >= min_peers).then(pl.col("log_speed") - middle).alias("log_speed")).sort(
         "gpu_uuid"

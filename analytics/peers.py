@@ -34,6 +34,32 @@ def peer_group() -> pl.Expr:
     ).alias("peer_group")
 
 
+def without_limit(group: pl.Expr) -> pl.Expr:
+    """A peer group's name without its power limit."""
+    return group.str.replace(r"\|\d+W", "")
+
+
+def rivals(windows: pl.DataFrame, *, min_peers: float) -> pl.Series:
+    """The group in which each row of `windows` (with `peer_group`) is compared: its own where it has `min_peers` there.
+
+    A GPU that is alone with its power limit has no peers under it, and what the limit costs it is what its job waits
+    for: it is compared with the largest group that differs by the limit alone.
+    """
+    sizes = windows.group_by("peer_group").len()
+    if (sizes["len"] >= min_peers).all():
+        return windows["peer_group"].alias("rivals")
+    sizes = sizes.with_columns(without_limit(pl.col("peer_group")).alias("model"))
+    largest = pl.col("peer_group").sort_by(-pl.col("len").cast(pl.Int64), "peer_group").first().over("model")
+    enough = pl.col("len").max().over("model") >= min_peers
+    sizes = sizes.with_columns(
+        pl.when(enough & (pl.col("len") < min_peers)).then(largest).otherwise("peer_group").alias("rivals")
+    )
+    rows = windows.select("peer_group").join(
+        sizes, on="peer_group", how="left", maintain_order="left", nulls_equal=True
+    )
+    return rows["rivals"]
+
+
 def load_bin() -> pl.Expr:
     """A coarse bin of how hard the GPU worked, so that a light load at boost clock is no peer of a capped one.
 
@@ -56,6 +82,6 @@ def load_bin() -> pl.Expr:
     )
 
 
-def peers() -> pl.Expr:
-    """`peers`: a number for each peer_group, workload_class and load_bin that occurs, for grouping by."""
-    return (contest("peer_group", "workload_class") * _BINS + pl.col("load_bin").cast(pl.UInt64)).alias("peers")
+def peers(group: str = "peer_group") -> pl.Expr:
+    """`peers`: a number for each `group`, workload_class and load_bin that occurs, for grouping by."""
+    return (contest(group, "workload_class") * _BINS + pl.col("load_bin").cast(pl.UInt64)).alias("peers")

@@ -6,7 +6,7 @@ To add evidence for a class: one branch in `window_speed`, its slope beside the 
 import polars as pl
 
 from analytics.estimators import SLOPE_COMPUTE, hidden_loss
-from analytics.peers import load_bin, peers
+from analytics.peers import load_bin, peers, rivals
 
 SLOPE_MIXED = 0.5  #: class unknown: half of the time is taken to scale with the SM clock
 SLOPE_MEMORY = 1.0  #: streaming goes with the memory clock; the SM clock says nothing
@@ -21,10 +21,10 @@ def window_speed(
 ) -> pl.DataFrame:
     """Log speed relative to the peers, for rows of WINDOWS with `peer_group`.
 
-    Same rows and order: gpu, workload_class, `log_speed` (null where it cannot be said), `eligible` (busy enough
-    to be judged), `few_peers` (eligible, but fewer than `min_peers` of its group, class and load bin, itself
-    included). Communication has no evidence in clocks. Compute adds what the clock hides of a GPU that is hot and below
-    the power cap at which its peers work (`estimators.hidden_loss`).
+    Same rows and order: gpu, workload_class, `rivals` (the group compared in, see `peers.rivals`), `log_speed` (null
+    where it cannot be said), `eligible` (busy enough to be judged), `few_peers` (eligible, but fewer than `min_peers`
+    of its rivals, class and load bin, itself included). Communication has no evidence in clocks. Compute adds what the
+    clock hides of a GPU that is hot and below the power cap at which its peers work (`estimators.hidden_loss`).
     """
     promised = pl.col("samples") / pl.col("completeness_ratio")
     enough = (pl.col("busy_samples") >= min_busy_samples) | (pl.col("busy_samples") * 2 >= promised)
@@ -43,11 +43,11 @@ def window_speed(
         .otherwise(SLOPE_MEMORY)
     )
     rows = windows.select(
-        "gpu", "peer_group", "workload_class", load_bin(), slope.alias("slope"),
+        "gpu", "workload_class", rivals(windows, min_peers=min_peers), load_bin(), slope.alias("slope"),
         pl.when(clock > 0).then(clock.log()).alias("log_clock"),
         (enough & (pl.col("busy_ratio") >= min_busy_ratio)).fill_null(value=False).alias("eligible"),
         "power_w", "power_limit_w", "temperature_c",
-    ).with_columns(pl.when("eligible").then("log_clock"), peers())  # fmt: skip
+    ).with_columns(pl.when("eligible").then("log_clock"), peers("rivals"))  # fmt: skip
     compute = pl.col("eligible") & (pl.col("workload_class") == "compute")
     rows = rows.with_columns(
         hidden_loss(
@@ -62,6 +62,7 @@ def window_speed(
     return compared.select(
         "gpu",
         "workload_class",
+        "rivals",
         pl.when(many)
         .then(pl.col("slope") * (pl.col("log_clock") - pl.col("middle")) + pl.col("hidden"))
         .alias("log_speed"),

@@ -22,7 +22,7 @@ class Thresholds:
     # Speed
     slow_high: float = 0.98  #: an effect of 2 %, twice what a clock step is worth
     clear_high: float = 0.985  #: hysteresis on the way back
-    slow_z: float = 2.5  #: and this many robust deviations of the peers: one in 160 of a normal fleet
+    slow_z: float = 2.0  #: and this many robust deviations of the peers: one in 44 of a normal fleet
     widest_spread: float = 0.02  #: taken of peers at most: 1.6 % on Longhorn; wider ones hide their own slow half
     very_slow_high: float = 0.75  #: a synchronous job would take a third longer; the worst of Longhorn reach 0.87
     premium_low: float = 0.99  #: the interval rules out being more than 1 % slower than typical
@@ -45,6 +45,7 @@ class Thresholds:
     observe_only: float = 0  #: 1: tiers stay, what they would be is said
     # Limits
     throttle_ratio: float = 0.1  #: thermal slowdown, brake, hardware slowdown: share of samples, beyond chance readings
+    overheated_ratio: float = 0.2  #: of a hot block's GPUs slowed for heat: it is its cooling, not a few bad coolers
     rate_per_minute: float = 10.0  #: ECC, replay and NVLink errors: below it no rate matters, whatever the peers do
     rate_factor: float = 10.0  #: times the peers' median rate: "far above"
     min_completeness: float = 0.5  #: a GB200 with an ECC storm lost 18-82 % of its samples under load

@@ -134,12 +134,15 @@ _ENDS = ("low", "high", "begins", "stays", "node_high", "node_begins", "node_sta
 
 
 def _with_usual(speeds: pl.DataFrame, *, limits: Thresholds) -> pl.DataFrame:
-    """`speeds` with `usual`: how slow the peers themselves are, `slow_z` robust deviations (1.4826 MAD, Hampel 1974)
-    below typical; at most `widest_spread` each, so that many slow ones do not hide one another."""
+    """`speeds` with `usual`: how slow the peers themselves are, `slow_z` robust deviations below typical.
+
+    A deviation is 1.4826 times the median distance of the faster half from typical (Hampel 1974, one side of it), so
+    that slow peers do not hide one another; at most `widest_spread`.
+    """
     peers = ["contest"] if (speeds["scope"] == "gpu").all() else ["contest", "scope"]
     log = pl.col("speed").log()
-    rows = speeds.with_columns((log - log.median().over(peers)).abs().alias("apart"))
-    spread = pl.col("apart").median().over(peers) * 1.4826
+    rows = speeds.with_columns((log - log.median().over(peers)).alias("above"))
+    spread = pl.when(pl.col("above") >= 0).then("above").median().over(peers) * 1.4826
     return rows.with_columns((-limits.slow_z * spread.clip(upper_bound=limits.widest_spread)).exp().alias("usual"))
 
 

@@ -33,7 +33,8 @@ def reasons(
     some = judged.join(gpus.select("gpu"), on="gpu", maintain_order="left")
     parts = [_of(some.filter(f"a_{code}"), REASONS[code], pl.col(f"v_{code}"), limits) for code in JUDGED]
     parts += [_held(holds.join(gpus.select("gpu"), on="gpu", maintain_order="left"), policy)]
-    parts += [_shared(shared(gpus if everyone is None else everyone, judged, topology), gpus)]
+    levels = shared(gpus if everyone is None else everyone, judged, topology)
+    parts += [_shared(levels, gpus), _overheating(levels, gpus, limits)]
     parts += _notes(gpus, speeds=speeds, missing=missing, holds=holds, limits=limits)
     rank = pl.col("tier").replace_strict(TIER_RANK, return_dtype=pl.UInt8)
     order = pl.col("code").replace_strict(_ORDER, return_dtype=pl.UInt16)
@@ -123,6 +124,13 @@ def _shared(levels: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
     )
 
 
+def _overheating(levels: pl.DataFrame, gpus: pl.DataFrame, limits: Thresholds) -> pl.DataFrame:
+    """A block that is hot as a whole, and some of whose GPUs heat slows: the others would be slowed by heavier work."""
+    some = levels.filter((pl.col("kind") == "heat") & (pl.col("gravest") >= limits.overheated_ratio))
+    rows = some.select("gpu", "gravest").join(gpus.select("gpu"), on="gpu", maintain_order="left")
+    return _of(rows, REASONS["overheating"], pl.col("gravest"), limits)
+
+
 def _notes(
     gpus: pl.DataFrame, *, speeds: pl.DataFrame, missing: pl.DataFrame, holds: pl.DataFrame, limits: Thresholds
 ) -> list[pl.DataFrame]:
@@ -159,7 +167,7 @@ def verdicts(gpus: pl.DataFrame, told: pl.DataFrame, *, evidence: pl.DataFrame, 
         action.alias("act"),
         label.alias("label"),
     )
-    soft = [code for code, reason in REASONS.items() if reason.kind == "judged" and reason.tier != "unknown"]
+    soft = [code for code, reason in REASONS.items() if reason.kind in ("judged", "note") and reason.tier != "unknown"]
     firm = pl.col("rank").filter(~pl.col("code").is_in(soft)).max()
     said = said.group_by("gpu", maintain_order=True).agg(
         firm.replace_strict(_TIER_OF_RANK, return_dtype=pl.String).alias("firm"),

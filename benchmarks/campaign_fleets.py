@@ -8,15 +8,18 @@ from collections.abc import Sequence
 from typing import Any
 
 RACKS, NODES, SLOTS = 4, 8, 8
+QUIET_ROOMS = 4  #: a day without faults is played on four times as many GPUs: it takes many to see one false demotion
 START_S = 720.0  #: twelve windows before anything happens
 Description = dict[str, Any]
 
 
-def _fleet(name: str, workloads: Sequence[Description], faults: Sequence[Description]) -> Description:
+def _fleet(
+    name: str, workloads: Sequence[Description], faults: Sequence[Description], *, racks_of: int = RACKS
+) -> Description:
     racks = [
         {
             "name": "r{i}",
-            "count": RACKS,
+            "count": racks_of,
             "block": "b1",
             "nodes": [{"name": "{rack}-n{i}", "count": NODES, "gpus": SLOTS}],
         }
@@ -131,4 +134,9 @@ def flood(seed: int) -> Description:
 def quiet(seed: int) -> Description:
     """Nothing at all, for days: jobs of all shapes with pauses, rooms with a daily wave."""
     pauses = {"gap_every_s": 7_200, "gap_s": 600, "checkpoint_every_s": 1_800, "checkpoint_s": 60}
-    return _fleet(f"quiet-{seed}", [work | pauses for work in VARIED], ())
+    rooms = [
+        work | pauses | {"name": f"w{rack}", "select": {"rack": f"r{rack}"}}
+        for rack in range(1, QUIET_ROOMS * RACKS + 1)
+        for work in [VARIED[(rack - 1) % RACKS]]
+    ]
+    return _fleet(f"quiet-{seed}", rooms, (), racks_of=QUIET_ROOMS * RACKS)

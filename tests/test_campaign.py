@@ -21,12 +21,12 @@ def faults() -> tuple[Run, list[Verdict]]:
 
 
 def test_slow_downs_are_found_in_any_job_and_hardly_anybody_falsely() -> None:
-    """Two seeds that nothing was built on: all that are 5 % slow, F1 of at least 0.7 from 3 % on, at most one false."""
+    """Two seeds that nothing was built on: all that are 5 % slow, F1 of at least 0.95 from 3 % on, none falsely."""
     played = (play(slow(seed), seed=seed, windows=WINDOWS, thresholds=ALL_PASS) for seed in (101, 102))
     found = [verdict for run in played for verdict in verdicts(run)]
     count = slow_count(found)
-    assert count.false <= 1
-    assert count.f1 >= 0.7
+    assert count.false == 0
+    assert count.f1 >= 0.95
     assert [(v.kind, v.speed) for v in found if v.speed < 0.95 and not v.demoted] == []
 
 
@@ -43,7 +43,7 @@ def test_hard_faults_act_with_their_own_message() -> None:
     [
         "power_brake", "hw_slowdown", "cooling", "ecc_corrected_storm", "ecc_uncorrected", "row_remap_pending",
         "row_remap_failed", "xid", "fallen_off_bus", "silent_loss", "pcie_width", "pcie_gen", "pcie_replay_storm",
-        "nvlink_errors", "frozen_values", "fabric_fault", "clock_skew",
+        "nvlink_errors", "frozen_values", "fabric_fault", "clock_skew", "noisy_neighbour",
     ],
 )  # fmt: skip
 def test_each_kind_of_fault_is_found_and_its_cause_named(kind: str) -> None:
@@ -59,6 +59,8 @@ def test_a_rack_without_cooling_is_told_as_a_rack() -> None:
     rack = {v.gpu for v in found if v.name == "rack_cooling"}
     told = run.said.filter(run.said["gpu_uuid"].is_in(list(rack)))["reasons"]
     assert told.str.contains("at the level rack").any()
+    hit = [v for v in found if v.name == "rack_cooling"]
+    assert sum(v.found for v in hit) > 0.8 * len(hit)  # those that heat does not slow yet, too
 
 
 def test_what_only_looks_like_trouble_demotes_no_gpu_of_typical_speed() -> None:

@@ -7,6 +7,7 @@ Run: python -m benchmarks.truth [--longhorn CSV] [--azure CSV] [--bytedance PARQ
 import argparse
 import importlib
 import sys
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -63,15 +64,15 @@ def _take_all(chosen: argparse.Namespace) -> None:
 
 def _rows(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
     if chosen.longhorn:
-        yield from _own(longhorn.figures(chosen.longhorn))
+        yield from _own(chosen.longhorn, longhorn.figures(chosen.longhorn))
     for path in chosen.pal:
-        yield from _own(pal.figures(path))
+        yield from _own(path, pal.figures(path))
     if chosen.azure:
-        yield from _own(azure.figures(chosen.azure))
+        yield from _own(chosen.azure, azure.figures(chosen.azure))
     for path in chosen.bytedance:
-        yield from _own(bytedance.figures(path))
+        yield from _own(path, bytedance.figures(path))
     if chosen.gemm:
-        yield from _own(gemm.figures(chosen.gemm))
+        yield from _own(chosen.gemm, gemm.figures(chosen.gemm))
     if chosen.pal_traces:
         yield from _others("benchmarks.placement", _with_profiles(chosen.pal_traces))
     if chosen.campaign:
@@ -79,14 +80,24 @@ def _rows(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
 
 
 def _with_profiles(traces: Sequence[Path]) -> list[Path]:
-    """The traces and the profiles that lie beside them: a job's time follows from both."""
+    """The traces and the profiles that lie beside them, or else with the real measurements: a job's time follows from
+    both."""
     beside = {profile for trace in traces for profile in trace.parent.glob("*-agg.csv")}
-    return sorted({*traces, *beside})
+    return sorted({*traces, *(beside or (DATA / "pal").glob("*-agg.csv"))})
 
 
-def _own(figures: Iterable[Figure]) -> Iterator[dict[str, Any]]:
-    for figure in figures:
-        yield figure.row()
+def _own(path: Path, figures: Iterable[Figure]) -> Iterator[dict[str, Any]]:
+    yield from _timed(str(path), (figure.row() for figure in figures))
+
+
+def _timed(what: str, rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """The rows, with a word on standard error before and after: some sets take minutes."""
+    began = time.monotonic()
+    sys.stderr.write(f"{what} ...\n")
+    count = 0
+    for count, row in enumerate(rows, start=1):  # noqa: B007 - told below
+        yield row
+    sys.stderr.write(f"{what}: {count} figures in {time.monotonic() - began:.0f} s\n")
 
 
 def _others(module: str, argument: Any) -> Iterator[dict[str, Any]]:
@@ -98,8 +109,8 @@ def _others(module: str, argument: Any) -> Iterator[dict[str, Any]]:
             raise
         sys.stderr.write(f"{module} is not here: its figures are left out.\n")
         return
-    for row in part.figures(argument):
-        yield row if isinstance(row, dict) else row.row()
+    told = part.figures(argument)
+    yield from _timed(module, (row if isinstance(row, dict) else row.row() for row in told))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,10 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """`low` and `high` bound what it should be, ends included; neither: told, not judged. `n`: out of how many."""
+    """`low` and `high` bound what it should be, ends included; neither: told, not judged. `n`: out of how many.
+
+    `decided` false: what was seen is too little to say whether the target is met.
+    """
 
     set: str
     figure: str
@@ -21,6 +24,7 @@ class Figure:
     low: float | None = None
     high: float | None = None
     equal: str | None = None
+    decided: bool = True
 
     @property
     def target(self) -> str | None:
@@ -35,8 +39,8 @@ class Figure:
 
     @property
     def holds(self) -> bool | None:
-        """Whether the value as printed meets the target; null where there is none."""
-        if self.target is None:
+        """Whether the value as printed meets the target; null where there is none, or where nothing is decided."""
+        if self.target is None or not self.decided:
             return None
         if self.equal is not None:
             return self.value == self.equal
@@ -58,7 +62,8 @@ def table(rows: Sequence[dict[str, Any]]) -> str:
     words = {True: "yes", False: "NO", None: ""}
     head = ("set", "figure", "value", "target", "holds", "n")
     cells = [head] + [
-        (r["set"], r["figure"], _short(r["value"]), r["target"] or "", words[r["holds"]], str(r["n"])) for r in rows
+        (r["set"], r["figure"], _short(r["value"]), _short(r["target"] or ""), words[r["holds"]], str(r["n"]))
+        for r in rows
     ]
     widths = [max(len(cell[i]) for cell in cells) for i in range(len(head))]
     return "\n".join("  ".join(c.ljust(w) for c, w in zip(cell, widths, strict=True)).rstrip() for cell in cells)

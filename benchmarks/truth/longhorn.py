@@ -10,11 +10,13 @@ import polars as pl
 
 from analytics.estimators import telemetry_speed, unexplained
 from analytics.variance import components
-from benchmarks.truth.draws import Predictor, coverage, each, overlap, ranking, spearman
+from benchmarks.truth.draws import LATER_MIN, Predictor, coverage, each, overlap, ranking, spearman
 from benchmarks.truth.figure import Figure
 
 SET = "longhorn"
 CAP_W = 300.0
+MANY_RUNS = 10
+MIN_GPUS = 10  #: fewer have no rank to speak of
 SPEARMAN = {1: 0.978, 3: 0.986, 10: 0.992}  #: half-way from the clock's to the ceiling, the runs' own times
 OVERLAP = {1: 0.84, 3: 0.90, 10: 0.95}
 
@@ -49,12 +51,15 @@ def figures(path: Path, *, draws: int = 40) -> Iterator[Figure]:
 def _telemetry(known: pl.DataFrame, draws: int) -> Iterator[Figure]:
     predictors: dict[str, Predictor] = {
         "clock alone": lambda drawn: drawn.group_by("gpu_uuid").agg(
-            pl.col("clock_mhz").log().mean().round(9).alias("log_speed")
+            pl.col("clock_mhz").log().median().round(9).alias("log_speed")
         ),
         "telemetry": telemetry_speed,
         "own times": lambda drawn: drawn.group_by("gpu_uuid").agg(pl.col("log_speed").median()),
     }
+    runs_of = known.group_by("gpu_uuid").len()["len"]
     for count, words in each():
+        if int((runs_of >= count + LATER_MIN).sum()) < MIN_GPUS:
+            continue
         told, gpus = ranking(known, predictors, count=count, draws=draws)
         for name, (rank, found) in told.items():
             judged = name == "telemetry"
@@ -72,12 +77,19 @@ def _telemetry(known: pl.DataFrame, draws: int) -> Iterator[Figure]:
 
 
 def _limit(known: pl.DataFrame) -> Iterator[Figure]:
-    """What ever more runs lead to: the telemetry of all runs against the median time of the same runs."""
+    """What ever more runs lead to: the telemetry of all runs against the median time of the same runs.
+
+    Only GPUs with `MANY_RUNS`, so that neither side is a matter of chance: what is missing to 1 is no clock's to say.
+    """
+    counts = known.group_by("gpu_uuid").len()
+    known = known.join(counts.filter(pl.col("len") >= MANY_RUNS), on="gpu_uuid", how="semi", maintain_order="left")
+    if known["gpu_uuid"].n_unique() < MIN_GPUS:
+        return
     both = telemetry_speed(known).rename({"log_speed": "said"}).join(
         known.group_by("gpu_uuid").agg(pl.col("log_speed").median()), on="gpu_uuid"
     )  # fmt: skip
     said, true = both["said"].to_numpy(), both["log_speed"].to_numpy()
-    words = "telemetry of all runs against their own times (the limit)"
+    words = f"telemetry of all runs of GPUs with {MANY_RUNS} against their own times (the limit)"
     yield Figure(set=SET, figure=f"{words}: Spearman", value=spearman(said, true), n=len(both))
     yield Figure(set=SET, figure=f"{words}: slowest-decile overlap", value=overlap(said, true), n=len(both))
 
@@ -126,7 +138,9 @@ def _variance(known: pl.DataFrame) -> Iterator[Figure]:
     for level, name, low, high in (
         ("node", "node", None, 0.10), ("gpu_uuid", "GPU", 0.90, None), ("run", "run", None, 0.03)
     ):  # fmt: skip
-        row = found[level]
+        row = found.get(level)
+        if row is None or row["share"] is None:
+            continue
         yield Figure(
             set=SET, figure=f"SGEMM: {name}'s share of variance", value=row["share"], n=row["units"], low=low, high=high
         )

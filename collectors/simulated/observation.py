@@ -208,8 +208,15 @@ def _memory_temperature(o: Observer, m: Moment) -> Grid:
 
 
 def _resident(o: Observer, m: Moment) -> Grid:
-    # A GPU that waits for the slowest of its job has a kernel spinning on few SMs, half of that time.
-    return _kept(m, "resident", lambda: o.activity(m, "engine") * (_F(0.5) + _F(0.5) * m.busy))
+    # A GPU that waits for the slowest of its job has a kernel spinning on few SMs, half of that time; one that its
+    # host keeps waiting has none.
+    def read() -> Grid:
+        host = m.conditions.host.astype(_F)[:, None]
+        waiting = _F(1.0) - np.minimum(m.busy / host, _F(1.0))
+        resident: Grid = o.activity(m, "engine") * (m.busy + _F(0.5) * waiting)
+        return resident
+
+    return _kept(m, "resident", read)
 
 
 def _engine(o: Observer, m: Moment) -> Grid:

@@ -170,6 +170,15 @@ def test_the_level_of_an_excess_is_the_widest_that_shares_it() -> None:
     assert shared(_found({"g5-0"}, gpus), _racks(16)).is_empty()
 
 
+def test_the_share_of_a_block_with_the_gravest_reason_is_told() -> None:
+    """A rack that is hot throughout, eight of whose 32 GPUs heat slows."""
+    gpus = fleet(16)
+    rack = {f"g{n}-{s}" for n in range(4) for s in range(8)}
+    slowed = pl.col("gpu_uuid").is_in([f"g0-{s}" for s in range(8)])
+    found = _found(rack, gpus).with_columns(slowed.alias("a_thermal_throttling"))
+    assert shared(found, _racks(16))["gravest"].unique().to_list() == [0.25]
+
+
 def test_heat_everywhere_is_nobodys_level() -> None:
     """Where half the room is hot no block stands out."""
     gpus = fleet(16)

@@ -53,8 +53,10 @@ def test_half_of_the_runs_predict_the_other_half_and_their_intervals_hold(runs: 
 
 
 def test_the_slowest_gpus_are_degraded_and_the_middle_is_not(runs: pl.DataFrame) -> None:
-    """Who loses more than four per cent is named, and few others: healthy GPUs of one model differ, too."""
+    """Who loses more than three per cent is named, and few others: healthy GPUs of one model differ, too."""
     scores = scored(runs).scores
     tried = scores.filter(pl.col("evidence") >= 5)
-    assert set(tried.filter(pl.col("speed") < 0.96)["tier"]) == {"degraded"}
-    assert not tried.filter(pl.col("speed") > 0.97)["tier"].is_in(["degraded", "quarantine"]).any()
+    bad = pl.col("tier").is_in(["degraded", "quarantine"])
+    assert tried.filter(pl.col("speed") < 0.968).select(bad.all()).item()
+    assert not tried.filter(pl.col("speed") > 0.975).select(bad.any()).item()
+    assert 0.02 < scores.select(bad.mean()).item() < 0.07

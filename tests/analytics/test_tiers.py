@@ -260,15 +260,27 @@ def test_every_second_window_missing_is_a_finding_in_its_own_right() -> None:
 
 
 def test_a_group_too_small_to_compare_is_said() -> None:
-    """Three GPUs of their own power limit cannot be judged: the reason says it."""
+    """The only three GPUs at work cannot be judged: the reason says it."""
     scorer = Scorer(fleet(4))
     for at in range(5):
         rows = busy_rows(scorer.gpus)
-        for row in rows[:3]:
-            row |= {"power_limit_w": 500.0, "effective_clock_mhz": 1100.0}
+        for row in rows[3:]:
+            row |= {"busy_samples": 0, "busy_ratio": 0.0}
         scorer.window(rows, at=at)
     assert (scorer.tier("g0-0"), scorer.codes("g0-0")) == ("standard", ["few_peers"])
     assert scorer.row("g0-0")["speed"] is None
+
+
+def test_a_gpu_alone_with_its_power_limit_is_compared_with_its_model() -> None:
+    """What the limit costs is what a job waits for: slow by a fifth, whoever set it."""
+    scorer = Scorer(fleet(4))
+    for at in range(8):
+        rows = busy_rows(scorer.gpus)
+        rows[0] |= {"power_limit_w": 500.0, "effective_clock_mhz": 1120.0}
+        scorer.window(rows, at=at)
+    assert scorer.tier("g0-0") == "degraded"
+    assert "slow" in scorer.codes("g0-0")
+    assert scorer.row("g0-0")["speed"] == pytest.approx(0.804, abs=0.01)
 
 
 def test_premium_needs_evidence_and_does_not_flap_at_its_edge() -> None:
