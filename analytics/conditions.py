@@ -46,20 +46,20 @@ def conditions(windows: pl.DataFrame, *, limits: Thresholds, complete: bool = Tr
     own = rows.select(finding.found.cast(pl.Boolean).alias(finding.code) for finding in findings)
     somewhere = own.select(pl.all().any()).row(0, named=True)
     seen = [finding for finding in findings if somewhere[finding.code]]
-    told = rows.select(
-        *(
-            (finding.found & finding.among_peers).cast(pl.Boolean).alias(finding.code)
-            for finding in seen
-            if finding.among_peers is not None
-        ),
-        *(finding.value.cast(pl.Float64).alias(finding.code + "_value") for finding in seen),
-    )
+    told = [
+        (finding.found & finding.among_peers).cast(pl.Boolean).alias(finding.code)
+        for finding in seen
+        if finding.among_peers is not None
+    ]
+    values = [finding.value.cast(pl.Float64).alias(finding.code + "_value") for finding in seen]
+    named = [one.meta.output_name() for one in (*told, *values)]
+    shown = rows.with_columns(*told, *values).select(named)
     unseen = [
         pl.lit(None, dtype=pl.Float64).alias(finding.code + "_value")
         for finding in findings
         if not somewhere[finding.code]
     ]
-    found = own.with_columns(told.get_columns()).with_columns(unseen)
+    found = own.with_columns(shown.get_columns()).with_columns(unseen)
     return found.insert_column(0, rows["gpu"])
 
 

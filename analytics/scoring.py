@@ -177,6 +177,8 @@ def _placed(step: Step, *, same_book: bool) -> pl.DataFrame:
     limit = pl.coalesce("power_limit_w", pl.lit(inventory["inventory_limit_w"]).cast(pl.Float64))
     parts = [rows.select(limit.alias("power_limit_w")).to_series(), *(inventory[name] for name in GROUPED_BY)]
     group = pl.DataFrame(parts).select(peer_group()).to_series()
+    unlisted = pl.lit(inventory["inventory_node"]).is_null() & pl.col("peer_group").is_not_null()
+    group = rows.select(pl.when(unlisted).then("peer_group").otherwise(pl.lit(group)).alias("peer_group")).to_series()
     if not step.whole:  # others' speeds are not computed again in this step, so nobody changes sides
         group = rows.select(pl.coalesce("peer_group", pl.lit(group))).to_series()
     return rows.with_columns(group.alias("peer_group"))

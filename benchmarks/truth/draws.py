@@ -67,7 +67,7 @@ def overlap(said: Floats, true: Floats, *, share: float = 0.1) -> float:
 def measurement_results(runs: pl.DataFrame) -> pl.DataFrame:
     """Runs (gpu_uuid, time_ns, log_speed) as results of one probe."""
     return runs.select(
-        "gpu_uuid", pl.lit("gpu").alias("scope"), pl.lit("compute").alias("workload_class"),
+        pl.col("gpu_uuid").alias("gpu"), pl.lit("gpu").alias("scope"), pl.lit("compute").alias("workload_class"),
         pl.lit("probe").alias("name"), "time_ns", pl.col("log_speed").alias("value"),
     ).sort(*measured.SERIES, "time_ns", "value")  # fmt: skip
 
@@ -89,7 +89,7 @@ def coverage(
     """
     rng = np.random.default_rng(seed)
     names = runs["gpu_uuid"].unique().sort()
-    gpus = runs.select("gpu_uuid", "peer_group").unique().with_columns(pl.col("gpu_uuid").alias("node"))
+    gpus = runs.select(pl.col("gpu_uuid").alias("gpu"), "peer_group").unique().with_columns(pl.col("gpu").alias("node"))
     hits, widths, pairs = 0, [], 0
     for _ in range(draws):
         judged = pl.col("gpu_uuid").is_in(names.filter(pl.Series(rng.random(len(names)) < 0.5)).implode())
@@ -97,9 +97,9 @@ def coverage(
         known = pl.concat([drawn, runs.filter(~judged)])
         summaries = measured.summarise(measurement_results(known))
         said = evidence.combine(measured.estimates(summaries, gpus))
-        typical = summaries.join(gpus, on="gpu_uuid").group_by("peer_group").agg(pl.col("middle").median().alias("typ"))
-        later = others.group_by("gpu_uuid", "peer_group").agg(pl.col("log_speed").median())
-        both = later.join(typical, on="peer_group").join(said, on="gpu_uuid")
+        typical = summaries.join(gpus, on="gpu").group_by("peer_group").agg(pl.col("middle").median().alias("typ"))
+        later = others.group_by(pl.col("gpu_uuid").alias("gpu"), "peer_group").agg(pl.col("log_speed").median())
+        both = later.join(typical, on="peer_group").join(said, on="gpu")
         both = both.with_columns((pl.col("log_speed") - pl.col("typ")).exp().alias("true"))
         hits += int(both.select(pl.col("true").is_between("low", "high").sum()).item())
         widths.append((both["high"] - both["low"]).median())

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 from support.scorer import Scorer, busy_rows, fleet
 
-from analytics.cause import shared
+from analytics import cause
 from analytics.frames import frame
 from analytics.reasons import JUDGED
 from telemetry.tables import TOPOLOGY
@@ -150,6 +150,13 @@ def _found(hot: set[str], gpus: pl.DataFrame) -> pl.DataFrame:
     return gpus.select("gpu_uuid", "node", pl.lit(value=False).alias("stale")).with_columns(
         pl.Series(name, values) for name, values in flags.items()
     )
+
+
+def shared(found: pl.DataFrame, topology: pl.DataFrame | None) -> pl.DataFrame:
+    """What `cause.shared` says of GPUs with these findings."""
+    rows = found.rename({"gpu_uuid": "gpu"})
+    flags = [name for name in rows.columns if name.startswith("a_")]
+    return cause.shared(rows, rows.filter(pl.any_horizontal(flags)), topology)
 
 
 def _racks(nodes: int) -> pl.DataFrame:

@@ -17,13 +17,13 @@ from analytics.speed import window_speed
 def runs(**odd: float) -> pl.DataFrame:
     """Nine GPUs at a cap of 300 W, and a tenth with some columns changed."""
     usual: dict[str, Any] = {"peer_group": "V100", "clock_mhz": 1360.0, "power_limit_w": 300.0, "temperature_c": 66.0}
-    rows = [usual | {"gpu": f"g{i}", "power_w": 297.0 + 0.1 * (i % 5)} for i in range(9)]
-    return pl.DataFrame([*rows, usual | {"gpu": "odd", "power_w": 297.2} | odd], infer_schema_length=None)
+    rows = [usual | {"gpu_uuid": f"g{i}", "power_w": 297.0 + 0.1 * (i % 5)} for i in range(9)]
+    return pl.DataFrame([*rows, usual | {"gpu_uuid": "odd", "power_w": 297.2} | odd], infer_schema_length=None)
 
 
 def odd(**columns: float) -> dict[str, Any]:
     """What is said of the tenth."""
-    return telemetry_speed(runs(**columns)).row(by_predicate=pl.col("gpu") == "odd", named=True)
+    return telemetry_speed(runs(**columns)).row(by_predicate=pl.col("gpu_uuid") == "odd", named=True)
 
 
 def test_the_clock_says_the_speed_of_a_gpu_at_its_cap() -> None:
@@ -74,7 +74,7 @@ def test_peers_below_their_cap_and_unknown_power_hide_nothing() -> None:
 def test_quantised_clocks_of_several_runs_average_and_three_gpus_say_nothing() -> None:
     """Two steps of 7.5 MHz in turn are the half step between; fewer than four GPUs have no middle."""
     both = pl.concat([runs(clock_mhz=1352.5), runs(clock_mhz=1360.0)])
-    told = telemetry_speed(both).row(by_predicate=pl.col("gpu") == "odd", named=True)
+    told = telemetry_speed(both).row(by_predicate=pl.col("gpu_uuid") == "odd", named=True)
     assert told["runs"] == 2
     assert told["log_speed"] == pytest.approx(SLOPE_COMPUTE * math.log(1352.5 / 1360) / 2)
     assert telemetry_speed(runs().head(3))["log_speed"].to_list() == [None] * 3
@@ -82,8 +82,9 @@ def test_quantised_clocks_of_several_runs_average_and_three_gpus_say_nothing() -
 
 def test_a_window_of_a_hot_gpu_below_the_cap_says_more_than_its_clock() -> None:
     """The scorer's windows use the same physics: the clock is the peers', the speed is not."""
-    hot = {"gpu": "hot", "power_w": 660.0, "temperature_c": 82.0}
-    frame = windows([{"gpu": f"g{i}"} for i in range(7)] + [hot])
+    hot = {"gpu_uuid": "hot", "power_w": 660.0, "temperature_c": 82.0}
+    frame = windows([{"gpu_uuid": f"g{i}"} for i in range(7)] + [hot])
+    frame = frame.rename({"gpu_uuid": "gpu"})
     told = window_speed(frame.with_columns(peer_group=pl.lit("H100")))
     assert told["log_speed"].to_list()[:7] == [0.0] * 7
     assert told["log_speed"][7] == pytest.approx(LOSS_PER_POWER * math.log(660 / 690), abs=1e-3)
@@ -93,11 +94,11 @@ def test_a_window_of_a_hot_gpu_below_the_cap_says_more_than_its_clock() -> None:
 
 def test_a_time_longer_than_the_clock_explains_is_found_and_a_slow_clock_is_not() -> None:
     """5 % slow at the usual clock is beyond it; 5 % slow at a 5 % lower clock is not."""
-    rows = [{"gpu": f"g{i}", "log_time": 0.001 * (i % 3), "clock_mhz": 1360.0} for i in range(10)]
-    rows += [{"gpu": "odd", "log_time": 0.05, "clock_mhz": 1360.0}]
-    rows += [{"gpu": "low", "log_time": -SLOPE_COMPUTE * math.log(0.95), "clock_mhz": 0.95 * 1360.0}]
+    rows = [{"gpu_uuid": f"g{i}", "log_time": 0.001 * (i % 3), "clock_mhz": 1360.0} for i in range(10)]
+    rows += [{"gpu_uuid": "odd", "log_time": 0.05, "clock_mhz": 1360.0}]
+    rows += [{"gpu_uuid": "low", "log_time": -SLOPE_COMPUTE * math.log(0.95), "clock_mhz": 0.95 * 1360.0}]
     told = unexplained(pl.DataFrame(rows).with_columns(peer_group=pl.lit("V100")))
-    assert told.filter("slow_beyond_clock")["gpu"].to_list() == ["odd"]
-    assert told.row(by_predicate=pl.col("gpu") == "odd", named=True)["beyond_clock"] == pytest.approx(
+    assert told.filter("slow_beyond_clock")["gpu_uuid"].to_list() == ["odd"]
+    assert told.row(by_predicate=pl.col("gpu_uuid") == "odd", named=True)["beyond_clock"] == pytest.approx(
         0.049, abs=2e-3
     )

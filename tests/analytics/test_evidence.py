@@ -12,16 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from analytics import evidence, measured
+from analytics.keys import KEY
 
-GPUS = pl.DataFrame({"gpu": ["a", "b", "c", "d"], "node": ["n"] * 4, "peer_group": ["H100"] * 4})
+NAMES = {name: number for number, name in enumerate("abcd")}  #: the scorer counts its GPUs
+GPUS = pl.DataFrame({"gpu": pl.Series(NAMES.values(), dtype=KEY), "node": ["n"] * 4, "peer_group": ["H100"] * 4})
 
 
 def told(values: dict[str, list[float]], *, window_s: float = 60.0, half_life_s: float = 21_600.0) -> pl.DataFrame:
     """Evidence after these log speeds, a window each."""
     kept = pl.DataFrame(schema=evidence.TELEMETRY)
     for step in range(max(len(v) for v in values.values())):
-        rows = [(gpu, "compute", v[step]) for gpu, v in values.items() if step < len(v)]
-        speeds = pl.DataFrame(rows, schema=["gpu", "workload_class", "log_speed"], orient="row")
+        rows = [(NAMES[gpu], "compute", v[step]) for gpu, v in values.items() if step < len(v)]
+        speeds = pl.DataFrame(
+            rows, schema={"gpu": KEY, "workload_class": pl.String, "log_speed": pl.Float64}, orient="row"
+        )
         kept = evidence.add_windows(kept, speeds, window_s=window_s, half_life_s=half_life_s)
     return kept
 
@@ -44,7 +48,7 @@ def test_only_what_gets_new_evidence_ages() -> None:
     """A weekend of idling forgets nothing about the GPU that idles."""
     before = told({"a": [0.1] * 5, "b": [0.1] * 5})
     after = told({"a": [0.1] * 5, "b": [0.1] * 500})
-    assert after.filter(pl.col("gpu") == "a").equals(before.filter(pl.col("gpu") == "a"))
+    assert after.filter(pl.col("gpu") == NAMES["a"]).equals(before.filter(pl.col("gpu") == NAMES["a"]))
 
 
 def test_more_windows_narrow_the_interval_but_not_as_if_they_were_independent() -> None:
@@ -104,7 +108,7 @@ def test_unknown_estimates_say_nothing() -> None:
 def results(values: dict[str, list[float]], *, apart_s: float = 60.0) -> pl.DataFrame:
     """Results of one probe, one every `apart_s`."""
     data = [
-        dict(zip(measured.RESULTS, (gpu, "gpu", "compute", "p", int(i * apart_s * 1e9), v), strict=True))
+        dict(zip(measured.RESULTS, (NAMES[gpu], "gpu", "compute", "p", int(i * apart_s * 1e9), v), strict=True))
         for gpu, series in values.items()
         for i, v in enumerate(series)
     ]

@@ -8,6 +8,7 @@ import polars as pl
 import pytest
 
 from analytics import evidence, measured
+from analytics.keys import KEY
 from analytics.shrinkage import median_variance, normal_equivalent, run_spread, shrunk
 
 
@@ -88,12 +89,13 @@ def test_intervals_of_few_results_cover_nine_later_medians_of_ten(tails: str) ->
     true = rng.normal(0, 0.02, gpus)
     runs = true[:, None] + restless[:, None] * rng.normal(size=(gpus, 3))
     later = np.median(true[:, None] + restless[:, None] * rng.normal(size=(gpus, late)), axis=1)
-    names = [f"g{i:03d}" for i in range(gpus)]
     results = pl.DataFrame(
-        [(names[i], "gpu", "compute", "p", j, float(runs[i, j])) for i in range(gpus) for j in range(3)],
+        [(i, "gpu", "compute", "p", j, float(runs[i, j])) for i in range(gpus) for j in range(3)],
         schema=measured.RESULTS, orient="row",
     )  # fmt: skip
-    inventory = pl.DataFrame({"gpu": names, "node": names, "peer_group": ["x"] * gpus})
+    inventory = pl.DataFrame(
+        {"gpu": pl.Series(range(gpus), dtype=KEY), "node": [f"n{i}" for i in range(gpus)], "peer_group": ["x"] * gpus}
+    )
     said = evidence.combine(measured.estimates(measured.summarise(results), inventory))
     typical = float(np.median(np.median(runs, axis=1)))
     shown = said.with_columns(pl.Series("true", np.exp(later - typical)))

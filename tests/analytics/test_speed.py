@@ -17,9 +17,9 @@ from analytics.speed import SLOPE_COMPUTE, SLOPE_MIXED, window_speed
 
 
 def speeds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    frame = windows([{"gpu": f"g{i}"} | row for i, row in enumerate(rows)])
+    frame = windows([{"gpu_uuid": f"g{i}"} | row for i, row in enumerate(rows)])
     group = pl.Series("peer_group", [row.get("group", "H100") for row in rows])
-    return list(window_speed(frame.with_columns(group)).iter_rows(named=True))
+    return list(window_speed(frame.with_columns(group).rename({"gpu_uuid": "gpu"})).iter_rows(named=True))
 
 
 def test_log_speed_is_the_slope_times_the_distance_to_the_peers_median() -> None:
