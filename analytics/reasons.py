@@ -68,6 +68,7 @@ REASONS: Mapping[str, Reason] = MappingProxyType({r.code: r for r in (
     _r("slow_at_equal_clock", "standard", "watch", "silicon", "judged", None, "{} of its neighbours' work in the same active time at equal clock"),
     _r("node_contended", "standard", "watch", "noisy_neighbour", "judged", None, "all of its node waits, {} of the time, for no other node's GPU"),
     _r("hot", "standard", "watch", "cooling", "judged", "hot_c", "{} C above the same slot on other nodes (limit {})"),
+    _r("odd_combination", "standard", "watch", None, "judged", None, "readings do not go together as its peers' do at this load, {} times as far as chance leads"),
     _r("node_missing_gpu", "standard", "watch", None, "note", None, "its node shows fewer GPUs than expected"),
     _r("collector_trouble", "standard", "watch", "telemetry", "event", None, "its collector had trouble"),
     _r("shared", "standard", "watch", None, "note", None, "most of its node or block has it too"),
@@ -79,6 +80,9 @@ REASONS: Mapping[str, Reason] = MappingProxyType({r.code: r for r in (
 
 JUDGED: tuple[str, ...] = tuple(code for code, reason in REASONS.items() if reason.kind in ("judged", "state"))
 """Reasons with a memory of M judgements, in the order in which the state holds them."""
+
+WORDED: tuple[str, ...] = ("odd_combination",)
+"""Of these, the reasons whose text ends with words of their finding (`<code>_text`)."""
 
 TIER_RANK: Mapping[str, int] = MappingProxyType({"standard": 1, "degraded": 2, "unknown": 3, "quarantine": 4})
 """The worst reason decides. A GPU that must not be used stays so when its telemetry falls silent."""

@@ -12,6 +12,7 @@ from analytics.conditions import conditions
 from analytics.equal_work import at_equal_work
 from analytics.frames import schema
 from analytics.inputs import Step, check, read_step
+from analytics.oddity import odd_combinations
 from analytics.peers import peer_group
 from analytics.policy import DEFAULT, Policy
 from analytics.publish import scores_of, transitions_of
@@ -100,6 +101,8 @@ def apply(
         )
         rows, telemetry = followed.gpus, followed.telemetry
         findings = _findings(seen, speeds_now, rows, step, limits=limits, complete=complete)
+        odd = odd_combinations(seen.with_columns(speeds_now["eligible"]), chance=limits.odd_chance)
+        findings = findings.join(odd, on="gpu_uuid", how="left", maintain_order="left")
         findings = findings.join(followed.findings, on="gpu_uuid", how="left", maintain_order="left")
         rows = _few_peers(rows, speeds_now)
     results = measured.add(state.results, step.results, keep=int(limits.keep_results))

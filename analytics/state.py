@@ -12,7 +12,7 @@ import polars as pl
 
 from analytics import detection, evidence, measured, safety
 from analytics.holds import HOLDS
-from analytics.reasons import JUDGED
+from analytics.reasons import JUDGED, WORDED
 from analytics.thresholds import Thresholds
 
 VERSION = 1
@@ -45,7 +45,7 @@ _JUDGED: dict[str, tuple[pl.DataType, Any]] = {
     f"{prefix}_{code}": (kind, first)
     for prefix, kind, first in (("m", pl.UInt32(), 0), ("a", pl.Boolean(), False), ("v", pl.Float64(), None))
     for code in JUDGED
-}
+} | {f"t_{code}": (pl.String(), None) for code in WORDED}
 GPU_SCHEMA: dict[str, pl.DataType] = {"gpu_uuid": pl.String()} | {
     name: kind for name, (kind, _) in (GPU | _JUDGED).items()
 }
@@ -179,7 +179,9 @@ def _judged(gpus: pl.DataFrame) -> pl.DataFrame:
     """The memory of judgements as lists, for the few GPUs about which anything is remembered."""
     some = gpus.filter(pl.any_horizontal(pl.col(f"m_{code}") > 0 for code in JUDGED))
     return some.select(
-        "gpu_uuid", *(pl.concat_list(f"{prefix}_{code}" for code in JUDGED).alias(prefix) for prefix in "mav")
+        "gpu_uuid",
+        *(pl.concat_list(f"{prefix}_{code}" for code in JUDGED).alias(prefix) for prefix in "mav"),
+        pl.concat_list(f"t_{code}" for code in WORDED).alias("t"),
     )
 
 
@@ -207,6 +209,9 @@ def restore(scores: pl.DataFrame) -> State:
             values = (saved and saved[prefix]) or [first] * len(JUDGED)
             for code, value in zip(JUDGED, values, strict=True):
                 gpus[f"{prefix}_{code}"].append(value)
+        words = (saved and saved["t"]) or [None] * len(WORDED)
+        for code, text in zip(WORDED, words, strict=True):
+            gpus[f"t_{code}"].append(text)
         for name, lists in parts.items():
             _extend(lists, uuid, saved.get(name) if saved else None)
     frames = {
@@ -226,7 +231,8 @@ def _decode(text: str | None) -> dict[str, Any] | None:
     if not isinstance(saved, dict) or saved.get("version") != VERSION:
         return None
     known = isinstance(saved.get("gpu"), dict) and saved["gpu"].keys() >= GPU.keys()
-    return saved if known and all(len(saved.get(p) or JUDGED) == len(JUDGED) for p in "mav") else None
+    lists = {"m": JUDGED, "a": JUDGED, "v": JUDGED, "t": WORDED}
+    return saved if known and all(len(saved.get(p) or codes) == len(codes) for p, codes in lists.items()) else None
 
 
 def _extend(lists: dict[str, list[Any]], uuid: str, saved: dict[str, Sequence[Any]] | None) -> None:

@@ -5,7 +5,7 @@ To change when a finding counts: `judge`. What each reason leads to is the table
 
 import polars as pl
 
-from analytics.reasons import JUDGED, REASONS
+from analytics.reasons import JUDGED, REASONS, WORDED
 from analytics.thresholds import Thresholds
 
 MAX_OF = 16  #: judgements kept, as bits of a mask
@@ -14,8 +14,8 @@ MAX_OF = 16  #: judgements kept, as bits of a mask
 def judge(gpus: pl.DataFrame, findings: pl.DataFrame, *, limits: Thresholds) -> pl.DataFrame:
     """`gpus` with its memory of judgements moved on: `m_code` (bits, newest lowest), `a_code` (counts), `v_code`.
 
-    `findings`: one row per gpu_uuid with `code` (Boolean, null or absent: not judged), `code_value`, and `code_times`
-    where one step holds several judgements. A reason begins with N of the last M and ends when M in a row are clean;
+    `findings`: one row per gpu_uuid with `code` (Boolean, null or absent: not judged), `code_value`, `code_times`
+    where one step holds several judgements, and `code_text` for a reason of `WORDED`. A reason begins with N of the last M and ends when M in a row are clean;
     a state begins with one.
     """
     if not limits.need <= limits.of <= MAX_OF or limits.need < 1:
@@ -37,6 +37,9 @@ def judge(gpus: pl.DataFrame, findings: pl.DataFrame, *, limits: Thresholds) -> 
             .then(pl.when(pl.col(code)).then(f"{code}_value").otherwise(f"v_{code}"))
             .alias(f"v_{code}"),
         ]
+        if code in WORDED:
+            words = pl.when(pl.col(code)).then(f"{code}_text").otherwise(f"t_{code}")
+            changes.append(pl.when(mask > 0).then(words).alias(f"t_{code}"))
     return rows.with_columns(changes).select(gpus.columns)
 
 

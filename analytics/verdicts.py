@@ -7,7 +7,7 @@ import polars as pl
 
 from analytics.cause import shared
 from analytics.policy import Policy
-from analytics.reasons import JUDGED, REASONS, TIER_RANK, Reason
+from analytics.reasons import JUDGED, REASONS, TIER_RANK, WORDED, Reason
 from analytics.thresholds import Thresholds
 from telemetry.tables import ACTIONS
 
@@ -30,7 +30,15 @@ def reasons(
     """
     anywhere = gpus.select(pl.col(f"a_{code}").any().alias(code) for code in JUDGED).row(0, named=True)
     parts = [
-        _of(gpus.filter(f"a_{code}"), REASONS[code], pl.col(f"v_{code}"), limits) for code in JUDGED if anywhere[code]
+        _of(
+            gpus.filter(f"a_{code}"),
+            REASONS[code],
+            pl.col(f"v_{code}"),
+            limits,
+            words=pl.col(f"t_{code}") if code in WORDED else None,
+        )
+        for code in JUDGED
+        if anywhere[code]
     ]
     parts += [_held(holds.join(gpus.select("gpu_uuid"), on="gpu_uuid", how="semi"), policy)]
     parts += [_shared(shared(gpus if everyone is None else everyone, topology), gpus)]
@@ -43,13 +51,17 @@ def reasons(
     )
 
 
-def _of(gpus: pl.DataFrame, reason: Reason, value: pl.Expr, limits: Thresholds) -> pl.DataFrame:
+def _of(
+    gpus: pl.DataFrame, reason: Reason, value: pl.Expr, limits: Thresholds, *, words: pl.Expr | None = None
+) -> pl.DataFrame:
     if gpus.is_empty():
         return pl.DataFrame(schema=_TYPES)
     limit = getattr(limits, reason.limit) if reason.limit else None
     shown = pl.lit(None if limit is None else f"{limit:g}", dtype=pl.String)
     places = [_short(value), shown][2 - reason.text.count("{}") :] if reason.limit else [_short(value)]
     text = pl.format(reason.text, *places) if "{}" in reason.text else pl.lit(reason.text)
+    if words is not None:
+        text = pl.format("{}: {}", text, words)
     return gpus.select(
         "gpu_uuid",
         pl.lit(reason.code).alias("code"),
