@@ -38,11 +38,16 @@ class Model:
     shoulder: float
     degrees: float
 
+    @property
+    def gain(self) -> Floats:
+        """What turns a row of readings into residuals, but for a constant: one column a response."""
+        loads = self.slope.shape[0]
+        return np.concatenate([-self.slope / self.scale[:loads, None], np.diag(1 / self.scale[loads:])])
+
     def residuals(self, rows: Floats) -> Floats:
         """Responses less what the loads lead to, one row each, in robust deviations."""
-        loads = self.slope.shape[0]
-        z = (rows - self.centre) / self.scale
-        return np.asarray(z[:, loads:] - z[:, :loads] @ self.slope)
+        gain = self.gain
+        return np.asarray(rows @ gain - self.centre @ gain)
 
     def distances(self, residuals: Floats) -> Floats:
         """Squared Mahalanobis distance of each row."""

@@ -17,6 +17,7 @@ MIN_ROWS = 32  #: of a cell: some five for each of the readings, for a covarianc
 SUPPORT = 0.95  #: share of a cell that must have a reading for it to be used; who lacks a used one is not judged
 SAMPLE = 4_000  #: rows that a cell's model is fitted to; more say nothing new
 CANDIDATES = 0.98  #: of a cell's distances: who is nearer than this is looked at no further
+MOST = 5_000  #: of them in a cell, or so
 NODE_PEERS = 4  #: of one node in a cell, for what its job makes of all of them to be taken out
 SLOT_ROWS = 8  #: of one slot, for what the slot makes of whoever sits in it to be taken out
 MIN_Z = 3.0  #: standard deviations of a reading given all others, for it to be named
@@ -63,39 +64,45 @@ READINGS: tuple[Reading, ...] = (
 )
 """How the GPU answers: judged together. Floors: clocks step by 15 MHz; V100s at their cap (Longhorn) spread by 0.2 %."""
 
-SCHEMA: dict[str, pl.DataType] = {
-    "gpu_uuid": pl.String(), "odd_combination": pl.Boolean(), "odd_combination_value": pl.Float64(),
-    "odd_combination_text": pl.String(),
-}  # fmt: skip
+Rows = NDArray[np.intp]
 
 
 def odd_combinations(windows: pl.DataFrame, *, chance: float = 0.01) -> pl.DataFrame:
-    """One row per GPU that can be judged: whether its readings are odd together, by how much, and which.
+    """Whether each GPU's readings are odd together, by how much, and which: `odd_combination`, `_value` and `_text`.
 
-    `windows`: rows of WINDOWS of one window with peer_group, slot and `eligible` (busy enough to be judged). A cell is
-    a peer group, class and load bin with at least `MIN_ROWS` GPUs; the model of each is fitted to the window itself, so
-    that the same window always says the same. Taken out first: what a slot does on all nodes, and what is common to the
-    GPUs of one node, which is its job's or its air's (heat of a whole node is `hot`). `odd_combination_value` is the
-    distance over the one that a healthy GPU among all judged passes with `chance`: odd is above 1, with a reading that
-    is `effect` away from what the others lead to; a clock alone is a matter of speed, and being cool of none.
+    Grain: the rows of `windows`, same order; null where nothing can be said. `windows`: rows of WINDOWS of one window
+    with peer_group, slot and `eligible` (busy enough to be judged). A cell is a peer group, class and load bin with at
+    least `MIN_ROWS` GPUs; the model of each is fitted to the window itself, so that the same window always says the
+    same. Taken out first: what a slot does on all nodes, and what is common to the GPUs of one node, which is its job's
+    or its air's (heat of a whole node is `hot`). The value is the distance over the one that a healthy GPU among all
+    judged passes with `chance`: odd is above 1, with a reading that is `effect` away from what the others lead to; a
+    clock alone is a matter of speed, and being cool of none.
     """
-    rows = windows.filter(pl.col("eligible")).select(
-        "gpu_uuid", "node", "slot", "workload_class", "peer_group", load_bin(),
-        *(one.value.cast(pl.Float64).alias(one.name) for one in (*LOADS, *READINGS)),
-    )  # fmt: skip
-    if len(rows) < MIN_ROWS:
-        return pl.DataFrame(schema=SCHEMA)
-    cells = list(_cells(rows))
-    judged = sum(len(cell.values) for cell in cells)
-    parts = [_judged(cell, chance / judged) for cell in cells]
-    return pl.concat(parts) if parts else pl.DataFrame(schema=SCHEMA)
+    value = np.full(len(windows), np.nan)
+    texts: dict[int, str] = {}
+    cells = list(_cells(windows))
+    judged = sum(len(cell.rows) for cell in cells)
+    for cell in cells:
+        value[cell.rows] = _judged(cell, chance / judged, texts)
+    told = pl.Series(value, dtype=pl.Float64).fill_nan(None)
+    words = pl.Series(texts.values(), dtype=pl.String) if texts else None
+    text = pl.Series([None], dtype=pl.String).new_from_index(0, len(windows))
+    if words is not None:
+        text = text.scatter(list(texts), words)
+    return pl.DataFrame(
+        {
+            "odd_combination": pl.select(pl.when(told.is_not_null()).then(text.is_not_null())).to_series(),
+            "odd_combination_value": told,
+            "odd_combination_text": text,
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Cell:
-    """GPUs of one peer group, class and load bin; nodes and slots as numbers, slot -1 unknown."""
+    """GPUs of one peer group, class and load bin: their rows in the window; nodes and slots as numbers, -1 unknown."""
 
-    gpus: pl.Series
+    rows: Rows
     node: NDArray[np.int64]
     slot: NDArray[np.int64]
     values: Floats
@@ -103,67 +110,64 @@ class _Cell:
     responses: tuple[Reading, ...]
 
 
-def _cells(rows: pl.DataFrame) -> Iterator[_Cell]:
-    keys = ["peer_group", "workload_class", "load_bin"]
-    numbered = rows.with_columns(
-        pl.col("node").cast(pl.Categorical).to_physical().cast(pl.Int64),
-        pl.col("slot").cast(pl.Int64).fill_null(-1),
-    )
-    for cell in numbered.partition_by(keys, maintain_order=True, include_key=False):
-        if len(cell) < MIN_ROWS:
-            continue
-        share = cell.select(pl.col(one.name).count() / pl.len() for one in (*LOADS, *READINGS)).row(0, named=True)
-        loads, responses = (tuple(one for one in some if share[one.name] >= SUPPORT) for some in (LOADS, READINGS))
+def _cells(windows: pl.DataFrame) -> Iterator[_Cell]:
+    keys = [pl.col(name).cast(pl.Categorical).to_physical() for name in ("peer_group", "workload_class", "node")]
+    rows = windows.select(
+        "eligible", *keys, load_bin(), pl.col("slot").cast(pl.Int64).fill_null(-1).alias("slot"),
+        *(one.value.cast(pl.Float64).alias(one.name) for one in (*LOADS, *READINGS)),
+    ).with_row_index("row").filter("eligible")  # fmt: skip
+    contest = ["peer_group", "workload_class", "load_bin"]
+    sizes = rows.group_by(contest).agg(pl.len(), pl.col("row").first()).filter(pl.col("len") >= MIN_ROWS).sort("row")
+    for *key, size, _ in sizes.iter_rows():
+        mine = [pl.col(name).eq_missing(value) for name, value in zip(contest, key, strict=True)]
+        cell = rows if size == len(rows) else rows.filter(*mine)
+        known = cell.select(pl.col(one.name).count() for one in (*LOADS, *READINGS)).row(0, named=True)
+        loads, responses = (
+            tuple(one for one in some if known[one.name] >= SUPPORT * size) for some in (LOADS, READINGS)
+        )
         names = [one.name for one in (*loads, *responses)]
-        whole = cell.drop_nulls(names)
-        if len(responses) < 2 or len(whole) < MIN_ROWS:  # one reading alone is no combination
+        if any(known[name] < size for name in names):
+            cell = cell.drop_nulls(names)
+        if len(responses) < 2 or len(cell) < MIN_ROWS:  # one reading alone is no combination
             continue
         yield _Cell(
-            gpus=whole["gpu_uuid"],
-            node=whole["node"].to_numpy(),
-            slot=whole["slot"].to_numpy(),
-            values=whole.select(names).to_numpy(),
+            rows=cell["row"].to_numpy().astype(np.intp),
+            node=cell["node"].to_numpy().astype(np.int64),
+            slot=cell["slot"].to_numpy(),
+            values=cell.select(names).to_numpy(order="fortran"),
             loads=loads,
             responses=responses,
         )
 
 
-def _judged(cell: _Cell, chance: float) -> pl.DataFrame:
-    """Rows of the answer for one cell: all against the whole cell, and the far ones against their nodes too."""
-    floors = np.array([one.floor for one in (*cell.loads, *cell.responses)])
+def _judged(cell: _Cell, chance: float, texts: dict[int, str]) -> Floats:
+    """The value of each row of the cell; adds the texts of those that are odd, by row of the window.
+
+    All are held against the whole cell, and the far ones against their nodes too.
+    """
+    loads, floors = len(cell.loads), np.array([one.floor for one in (*cell.loads, *cell.responses)])
     some = _sample(cell.node)
     effects = _slot_effects(cell.values[some], cell.slot[some], int(cell.slot.max()))
-    values = cell.values - effects[cell.slot]
-    model = fit(values[some], loads=len(cell.loads), floors=floors)
-    residuals = model.residuals(values)
+    model = fit(cell.values[some] - effects[cell.slot[some]], loads=loads, floors=floors)
+    residuals = model.residuals(cell.values) - (effects @ model.gain)[cell.slot]
     distance = model.distances(residuals)
     ratio = np.sqrt(distance / model.limit(chance))
-    far = distance > np.quantile(distance[some], CANDIDATES)
-    texts: list[str | None] = [None] * len(ratio)
-    within, many = _within(values, cell.node, some)
+    near = np.flatnonzero(distance > np.quantile(distance[some], max(CANDIDATES, 1 - MOST / len(distance))))
+    candidates = [(model, residuals[i]) for i in near]
+    within, many = _within(cell.values[some] - effects[cell.slot[some]], cell.node[some])
     if np.count_nonzero(many) >= MIN_ROWS:
-        inner = fit(within[many], loads=len(cell.loads), floors=floors)
-        near = np.flatnonzero(far)
-        centred, known = _centred(values, cell.node, near)
-        rest = inner.residuals(centred)
-        inside = np.sqrt(inner.distances(rest) / inner.limit(chance))
-        ratio[near] = np.where(known, inside, ratio[near])
-        candidates = [(i, inner, rest[k]) if known[k] else (i, model, residuals[i]) for k, i in enumerate(near)]
-    else:
-        candidates = [(i, model, residuals[i]) for i in np.flatnonzero(far)]
-    for i, fitted, residual in candidates:
-        if ratio[i] > 1:
-            texts[i] = _text(cell, fitted, residual)
-    told = pl.Series(texts, dtype=pl.String)
-    return pl.DataFrame(
-        {
-            "gpu_uuid": cell.gpus,
-            "odd_combination": told.is_not_null(),
-            "odd_combination_value": ratio,
-            "odd_combination_text": told,
-        },
-        schema=SCHEMA,
-    )
+        inner = fit(within[many], loads=loads, floors=floors)
+        around = np.flatnonzero(np.isin(cell.node, cell.node[near]))
+        centred, known = _within(cell.values[around] - effects[cell.slot[around]], cell.node[around])
+        place = np.searchsorted(around, near)
+        known, rest = known[place], inner.residuals(centred[place])
+        ratio[near] = np.where(known, np.sqrt(inner.distances(rest) / inner.limit(chance)), ratio[near])
+        candidates = [(inner, rest[k]) if known[k] else one for k, one in enumerate(candidates)]
+    for i, (fitted, residual) in zip(near, candidates, strict=True):
+        text = _text(cell, fitted, residual) if ratio[i] > 1 else None
+        if text is not None:
+            texts[int(cell.rows[i])] = text
+    return ratio
 
 
 def _text(cell: _Cell, model: Model, residual: Floats) -> str | None:
@@ -179,7 +183,7 @@ def _text(cell: _Cell, model: Model, residual: Floats) -> str | None:
     return ", ".join(text for _, text, _ in sorted(named, reverse=True)[:NAMED])
 
 
-def _sample(node: NDArray[np.int64]) -> NDArray[np.intp]:
+def _sample(node: NDArray[np.int64]) -> Rows:
     """Rows of the cell, or of a large one all those of some of its nodes: the same ones for the same rows."""
     if len(node) <= SAMPLE:
         return np.arange(len(node))
@@ -198,15 +202,15 @@ def _slot_effects(values: Floats, slot: NDArray[np.int64], last: int) -> Floats:
     return effects
 
 
-def _within(values: Floats, node: NDArray[np.int64], some: NDArray[np.intp]) -> tuple[Floats, NDArray[np.bool_]]:
-    """Rows `some` less the medians of the others of their nodes, and which of them have enough neighbours for that.
+def _within(values: Floats, node: NDArray[np.int64]) -> tuple[Floats, NDArray[np.bool_]]:
+    """Rows less the medians of the others of their nodes, and which of them have enough neighbours for that.
 
     Of the others: with its own value in it, a median lies on one or two of the rows, and all rest stand out.
     """
-    _, unit, count = np.unique(node[some], return_inverse=True, return_counts=True)
+    _, unit, count = np.unique(node, return_inverse=True, return_counts=True)
     size = count[unit]
     first = (np.cumsum(count) - count)[unit]
-    out = values[some]
+    out = values.copy()
     for column in out.T:
         order = np.lexsort((column, unit))
         ordered = column[order]
@@ -218,11 +222,3 @@ def _within(values: Floats, node: NDArray[np.int64], some: NDArray[np.intp]) -> 
         last = len(order) - 1
         column -= (ordered[np.minimum(first + low, last)] + ordered[np.minimum(first + high, last)]) / 2
     return out, size >= NODE_PEERS
-
-
-def _centred(values: Floats, node: NDArray[np.int64], near: NDArray[np.intp]) -> tuple[Floats, NDArray[np.bool_]]:
-    """The same for the rows `near`, from all rows of their nodes."""
-    around = np.flatnonzero(np.isin(node, node[near]))
-    centred, many = _within(values, node, around)
-    place = np.searchsorted(around, near)
-    return centred[place], many[place]

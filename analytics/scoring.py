@@ -101,8 +101,6 @@ def apply(
         )
         rows, telemetry = followed.gpus, followed.telemetry
         findings = _findings(seen, speeds_now, rows, step, limits=limits, complete=complete)
-        odd = odd_combinations(seen.with_columns(speeds_now["eligible"]), chance=limits.odd_chance)
-        findings = findings.join(odd, on="gpu_uuid", how="left", maintain_order="left")
         findings = findings.join(followed.findings, on="gpu_uuid", how="left", maintain_order="left")
         rows = _few_peers(rows, speeds_now)
     results = measured.add(state.results, step.results, keep=int(limits.keep_results))
@@ -211,6 +209,7 @@ def _findings(
     """The window's findings; a GPU that is not there although the window is whole delivered none of its samples."""
     judged = seen.with_columns(speeds_now[name] for name in ("log_speed", "silicon_log_speed", "waiting", "contended"))
     found = conditions(judged, limits=limits, complete=complete)
+    found = found.hstack(odd_combinations(judged.with_columns(speeds_now["eligible"]), chance=limits.odd_chance))
     if not complete:
         return found
     absent = rows.filter(step.absent()).select(
