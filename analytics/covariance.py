@@ -69,7 +69,7 @@ def fit(rows: Floats, *, loads: int, floors: Floats) -> Model:
     """The model of these rows; the first `loads` columns are loads, the others responses.
 
     Median and MAD for each column (at least its floor, the step of its sensor), a shrunk covariance (OAS: Chen, Wiesel,
-    Eldar and Hero 2010) of the clipped rows, then once more of the rows that this one finds ordinary. Readings are never
+    Eldar and Hero 2010) of the clipped rows, then another of the rows that this one finds ordinary. Readings are never
     taken to be surer than their floors. How heavy the tails are is read from quantiles that a few bad rows do not move;
     few rows have heavy ones in any case (Hotelling 1931). Depends on nothing but the rows, in any order.
     """
@@ -90,7 +90,7 @@ def fit(rows: Floats, *, loads: int, floors: Floats) -> Model:
         centre=centre,
         scale=scale,
         slope=slope,
-        precision=np.linalg.inv(left),
+        precision=np.asarray(np.linalg.inv(left), dtype=np.float64),
         shoulder=max(float(np.quantile(distance, SHOULDER)), float(chdtri(q, 1 - SHOULDER))),
         degrees=min(_degrees(distance, q), float(len(rows) - rows.shape[1])),
     )
@@ -98,7 +98,7 @@ def fit(rows: Floats, *, loads: int, floors: Floats) -> Model:
 
 def _scatter(z: Floats) -> Floats:
     """Covariance about zero of rows in robust deviations."""
-    from sklearn.covariance import OAS  # noqa: PLC0415 - a second to load, and only scorers of larger fleets need it
+    from sklearn.covariance import OAS  # a second to load, and only scorers of larger fleets need it
 
     return np.asarray(OAS(store_precision=False, assume_centered=True).fit(z).covariance_, dtype=np.float64)
 
@@ -107,7 +107,9 @@ def _split(scatter: Floats, loads: int) -> tuple[Floats, Floats]:
     """How responses follow loads, and the scatter that is left of them."""
     inner = scatter[:loads, :loads]
     cross = scatter[:loads, loads:]
-    slope = np.linalg.solve(inner + RIDGE * np.eye(loads), cross) if loads else np.zeros((0, scatter.shape[0]))
+    slope: Floats = np.zeros((0, scatter.shape[0]))
+    if loads:
+        slope = np.asarray(np.linalg.solve(inner + RIDGE * np.eye(loads), cross), dtype=np.float64)
     return slope, scatter[loads:, loads:] - cross.T @ slope
 
 

@@ -62,7 +62,7 @@ READINGS: tuple[Reading, ...] = (
     Reading(name="temperature", value=pl.col("temperature_c"), floor=1.0, effect=5.0, harmless=(-1,)),
     Reading(name="memory temperature", value=pl.col("memory_temperature_max_c"), floor=1.0, effect=5.0, harmless=(-1,)),
 )
-"""How the GPU answers: judged together. Floors: clocks step by 15 MHz; V100s at their cap (Longhorn) spread by 0.2 %."""
+"""How the GPU answers, judged together. Floors: clocks step by 15 MHz; V100s at their cap spread by 0.2 %."""
 
 Rows = NDArray[np.intp]
 

@@ -15,8 +15,8 @@ def judge(gpus: pl.DataFrame, findings: pl.DataFrame, *, limits: Thresholds) -> 
     """`gpus` with its memory of judgements moved on: `m_code` (bits, newest lowest), `a_code` (counts), `v_code`.
 
     `findings`: one row per gpu_uuid with `code` (Boolean, null or absent: not judged), `code_value`, `code_times`
-    where one step holds several judgements, and `code_text` for a reason of `WORDED`. A reason begins with N of the last M and ends when M in a row are clean;
-    a state begins with one.
+    where one step holds several judgements, and `code_text` for a reason of `WORDED`. A reason begins
+    with N of the last M and ends when M in a row are clean; a state begins with one.
     """
     if not limits.need <= limits.of <= MAX_OF or limits.need < 1:
         raise ValueError(f"need {limits.need:g} of {limits.of:g}: at least 1, at most all, of at most {MAX_OF}")

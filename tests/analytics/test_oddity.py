@@ -22,7 +22,7 @@ NODES, SLOTS = 20, 8
 
 
 def healthy(seed: int = 0, *, nodes: int = NODES, tails: float = 30.0) -> list[dict[str, Any]]:
-    """A busy fleet: jobs by node, slots that differ by 14 C, power that follows load, temperatures that follow power."""
+    """A busy fleet: jobs by node, slots 14 C apart, power that follows load, temperatures that follow power."""
     rng = np.random.default_rng(seed)
     rows = []
     for node in range(nodes):
