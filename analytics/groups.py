@@ -36,10 +36,10 @@ def modes(
     for group in rows.partition_by(list(by)) if by else [rows]:
         x = group[value].cast(pl.Float64).fill_nan(None)
         known = x.drop_nulls().to_numpy()
-        cut, separation = _cut(
+        where, separation = cut(
             np.sort(known), min_size=min_size, min_share=min_share, min_distance=min_distance, least=min_separation
         )
-        mode = pl.lit(0) if cut is None else (x < cut).cast(pl.Int32)
+        mode = pl.lit(0) if where is None else (x < where).cast(pl.Int32)
         parts.append(
             group.select(
                 "_row",
@@ -51,10 +51,10 @@ def modes(
     return rows.join(found, on="_row", how="left", maintain_order="left").drop("_row")
 
 
-def _cut(
+def cut(
     x: Floats, *, min_size: int, min_share: float, min_distance: float, least: float
 ) -> tuple[float | None, float | None]:
-    """The value that parts two kinds, or None, and how far the best cut stands apart."""
+    """The value that parts two kinds of sorted values, or None, and how far the best cut stands apart; see `modes`."""
     n = len(x)
     fewest = max(min_size, int(np.ceil(min_share * n)))
     if n < 2 * fewest:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from analytics import detection, evidence, holds, measured, safety
+from analytics import detection, evidence, holds, kinds, measured, safety
 from analytics.conditions import conditions
 from analytics.equal_work import at_equal_work
 from analytics.frames import schema
@@ -99,7 +99,14 @@ def apply(
             drift_limit=limits.drift_limit,
             baseline_windows=limits.baseline_windows,
         )
-        rows, telemetry = followed.gpus, followed.telemetry
+        sorted_ = kinds.sort_kinds(
+            followed.gpus,
+            followed.telemetry,
+            seen.with_columns(speeds_now["eligible"]),
+            window_start_ns=step.window_start_ns,
+            window_s=step.window_s,
+        )
+        rows, telemetry = sorted_.gpus, sorted_.telemetry
         findings = _findings(seen, speeds_now, rows, step, limits=limits, complete=complete)
         findings = findings.join(followed.findings, on="gpu_uuid", how="left", maintain_order="left")
         rows = _few_peers(rows, speeds_now)
@@ -164,8 +171,11 @@ def _placed(step: Step) -> pl.DataFrame:
         pl.col("peer_group").alias("group_before"),
     )
     asked = pl.coalesce("power_limit_w", pl.col("inventory_limit_w").cast(pl.Float64)).alias("power_limit_w")
-    group = rows.select("model", "memory_total_bytes", asked, "mig_enabled").select(peer_group()).to_series()
-    rows = rows.with_columns(group)
+    base = rows.select("model", "memory_total_bytes", asked, "mig_enabled").select(peer_group()).to_series()
+    group, same = kinds.group_of(pl.col("base_group"), pl.col("group_before"))
+    rows = rows.with_columns(base.alias("base_group")).with_columns(
+        group, *(pl.when(same).then(name).otherwise(0).cast(pl.UInt32).alias(name) for name in ("kind",))
+    )
     if not step.whole:  # others' speeds are not computed again in this step, so nobody changes sides
         rows = rows.with_columns(pl.coalesce("group_before", "peer_group").alias("peer_group"))
     return rows.select(step.gpus.drop("told_node").columns)

@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 import polars as pl
 
-from analytics import detection, evidence, measured, safety
+from analytics import detection, evidence, kinds, measured, safety
 from analytics.holds import HOLDS
 from analytics.reasons import JUDGED, WORDED
 from analytics.thresholds import Thresholds
@@ -40,6 +40,7 @@ GPU: dict[str, tuple[pl.DataType, Any]] = {
     "m_fast_out": (pl.UInt32(), 0),
     **detection.MEMORY,
     **safety.MEMORY,
+    **kinds.MEMORY,
 }
 _JUDGED: dict[str, tuple[pl.DataType, Any]] = {
     f"{prefix}_{code}": (kind, first)
