@@ -11,6 +11,7 @@ from analytics.peers import load_bin
 from analytics.thresholds import Thresholds
 
 STEADY_LOAD = 0.9  #: busy ratio above which a low PCIe generation is no power saving between bursts
+USUAL_MEMORY_CLOCK = 0.97  #: of the peers': memory clocks have few steps, far apart
 CLOCK_SETTING = 0.5  #: share of busy samples held by a clock setting, above that of the peers
 SLOW_BY_SETTING = -0.02  #: log speed: the setting costs as much as a slow GPU
 LOWERED_LIMIT = 0.95  #: of the board's own power limit: the clock goes with power to 1 / 2.4, so this costs 2 %
@@ -35,7 +36,7 @@ def conditions(windows: pl.DataFrame, *, limits: Thresholds, complete: bool = Tr
     """
     rows = windows.with_columns(load_bin())
     findings = [*_throttling(limits), *_errors(limits), *_links(), *_recovery(), *_telemetry(limits, complete)]
-    findings += [_clock_setting(), _hot(limits), _power_limit(), *_at_equal_work()]
+    findings += [_clock_setting(), _memory_clock(limits), _hot(limits), _power_limit(), *_at_equal_work()]
     columns: list[pl.Expr] = [pl.col("gpu_uuid")]
     for finding in findings:
         columns.append(finding.found.cast(pl.Boolean).alias(finding.code))
@@ -124,6 +125,14 @@ def _clock_setting() -> _Finding:
     return _Finding(
         code="application_clocks", found=pl.when(pl.col("log_speed").is_not_null()).then(above & slower), value=share
     )
+
+
+def _memory_clock(limits: Thresholds) -> _Finding:
+    """Against the peers' while busy: it changes with no load, only by a setting or a power state held."""
+    clock = pl.when(pl.col("busy_samples") > 0).then("memory_clock_mhz").cast(pl.Float64)
+    usual = _typical(clock, limits, "peer_group")
+    share = pl.when(usual > 0).then(clock / usual)
+    return _Finding(code="memory_clock", found=share < USUAL_MEMORY_CLOCK, value=share)
 
 
 def _hot(limits: Thresholds) -> _Finding:

@@ -30,7 +30,8 @@ class Step:
     whole: bool  #: speeds of all GPUs are computed again
     gpus: pl.DataFrame  #: rows of the state with newcomers, and `told_node`
     before: pl.DataFrame  #: what the rows said before, for comparison
-    #: gpu_uuid, inventory_node, model, memory_total_bytes, inventory_limit_w, power_limit_default_w, mig_enabled, slot
+    #: gpu_uuid, inventory_node, model, memory_total_bytes, inventory_limit_w, power_limit_default_w, mig_enabled, slot,
+    #: driver_version
     inventory: pl.DataFrame
     node_gpus: pl.DataFrame  #: node, gpu_uuid: who sits where
     missing: pl.DataFrame  #: nodes that show fewer GPUs than expected
@@ -153,6 +154,7 @@ def _inventory(gpus: pl.DataFrame) -> pl.DataFrame:
         pl.col("power_limit_default_w").cast(pl.Float64),
         "mig_enabled",
         "slot",
+        "driver_version",
     ).sort("gpu_uuid")
 
 

@@ -11,6 +11,7 @@ from analytics import detection, evidence, holds, kinds, measured, safety
 from analytics.conditions import conditions
 from analytics.equal_work import at_equal_work
 from analytics.frames import schema
+from analytics.groups import odd_drivers
 from analytics.inputs import Step, check, read_step
 from analytics.oddity import odd_combinations
 from analytics.peers import peer_group
@@ -300,7 +301,7 @@ def _published(
     judged = rows if step.whole or step.now_ns is not None else rows.filter(news)
     told = reasons(
         judged, holds=held, speeds=known, missing=step.missing, limits=limits, policy=policy, topology=topology,
-        everyone=rows,
+        everyone=rows, drivers=odd_drivers(step.inventory),
     )  # fmt: skip
     primary = _primary(known, rows)
     verdict = verdicts(judged, told, evidence=primary, limits=limits)

@@ -16,17 +16,18 @@ _TYPES = {
     "text": pl.String(), "tier": pl.String(), "action": pl.String(), "cause": pl.String(),
 }  # fmt: skip
 _ORDER = {code: position for position, code in enumerate(REASONS)}
-_TIER_OF_RANK = {rank: tier for tier, rank in TIER_RANK.items()}
+_TIER_OF_RANK = {rank: tier for tier, rank in TIER_RANK.items()} | {0: "standard"}  # premium is earned
 
 
 def reasons(
     gpus: pl.DataFrame, *, holds: pl.DataFrame, speeds: pl.DataFrame, missing: pl.DataFrame, limits: Thresholds,
     policy: Policy, topology: pl.DataFrame | None = None, everyone: pl.DataFrame | None = None,
+    drivers: pl.DataFrame | None = None,
 ) -> pl.DataFrame:  # fmt: skip
     """One row per GPU and reason that holds: code, value, limit, text, tier, action, cause; worst first.
 
     `missing`: the nodes that show fewer GPUs than expected. `speeds`: rows of `state.speeds`. `everyone`: all GPUs,
-    where `gpus` are only some, for the level at which an excess sits.
+    where `gpus` are only some, for the level at which an excess sits. `drivers`: rows of `groups.odd_drivers`.
     """
     anywhere = gpus.select(pl.col(f"a_{code}").any().alias(code) for code in JUDGED).row(0, named=True)
     parts = [
@@ -42,6 +43,9 @@ def reasons(
     ]
     parts += [_held(holds.join(gpus.select("gpu_uuid"), on="gpu_uuid", how="semi"), policy)]
     parts += [_shared(shared(gpus if everyone is None else everyone, topology), gpus)]
+    if drivers is not None and not drivers.is_empty():
+        odd = gpus.filter(~pl.col("stale")).join(drivers, on="gpu_uuid", maintain_order="left")
+        parts += [_of(odd, REASONS["driver_version"], pl.lit(None), limits, words=pl.col("words"))]
     parts += _notes(gpus, speeds=speeds, missing=missing, holds=holds, limits=limits)
     rank = pl.col("tier").replace_strict(TIER_RANK, return_dtype=pl.UInt8)
     order = pl.col("code").replace_strict(_ORDER, return_dtype=pl.UInt16)
@@ -158,7 +162,7 @@ def verdicts(gpus: pl.DataFrame, told: pl.DataFrame, *, evidence: pl.DataFrame, 
 
     `firm`: the tier by events, states and silence, without what is judged from readings.
 
-    `evidence`: gpu_uuid, `weight_of_evidence`. Premium needs no reason at all, `fast`, and enough evidence.
+    `evidence`: gpu_uuid, `weight_of_evidence`. Premium needs no reason that says more than `premium`, `fast`, and enough evidence.
     """
     action = pl.col("action").replace_strict({a: i for i, a in enumerate(ACTIONS)}, return_dtype=pl.UInt8)
     names = dict(enumerate(ACTIONS))
@@ -173,6 +177,7 @@ def verdicts(gpus: pl.DataFrame, told: pl.DataFrame, *, evidence: pl.DataFrame, 
     said = said.group_by("gpu_uuid", maintain_order=True).agg(
         firm.replace_strict(_TIER_OF_RANK, return_dtype=pl.String).alias("firm"),
         pl.col("rank").max().replace_strict(_TIER_OF_RANK, return_dtype=pl.String).alias("worst"),
+        pl.col("rank").max().alias("worst_rank"),
         pl.col("cause").drop_nulls().first(),
         pl.col("act").max().replace_strict(names, return_dtype=pl.String).alias("action"),
         pl.format("[{}]", pl.col("json").str.join(",")).alias("reasons"),
@@ -180,7 +185,11 @@ def verdicts(gpus: pl.DataFrame, told: pl.DataFrame, *, evidence: pl.DataFrame, 
     )
     rows = gpus.join(said, on="gpu_uuid", how="left", maintain_order="left")
     rows = rows.join(evidence, on="gpu_uuid", how="left", maintain_order="left")
-    premium = pl.col("worst").is_null() & pl.col("fast") & (pl.col("weight_of_evidence") >= limits.min_evidence)
+    premium = (
+        (pl.col("worst_rank").fill_null(0) == 0)
+        & pl.col("fast")
+        & (pl.col("weight_of_evidence") >= limits.min_evidence)
+    )
     return rows.select(
         "gpu_uuid",
         pl.when(premium.fill_null(value=False))
