@@ -162,7 +162,8 @@ def verdicts(gpus: pl.DataFrame, told: pl.DataFrame, *, evidence: pl.DataFrame, 
 
     `firm`: the tier by events, states and silence, without what is judged from readings.
 
-    `evidence`: gpu_uuid, `weight_of_evidence`. Premium needs no reason that says more than `premium`, `fast`, and enough evidence.
+    `evidence`: gpu_uuid, `weight_of_evidence`. Premium needs no reason with another best tier, `fast`, and enough
+    evidence.
     """
     action = pl.col("action").replace_strict({a: i for i, a in enumerate(ACTIONS)}, return_dtype=pl.UInt8)
     names = dict(enumerate(ACTIONS))
