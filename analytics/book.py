@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from analytics.keys import rows_of
+from analytics.groups import odd_drivers
+from analytics.keys import by_gpu, rows_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +18,9 @@ class Book:
     gpus: pl.DataFrame  #: rows of GPUS that it was read from
     nodes: pl.DataFrame  #: rows of NODES
     #: gpu_uuid, inventory_node, model, memory_total_bytes, inventory_limit_w, power_limit_default_w, mig_enabled, slot,
-    #: seen_ns
+    #: driver_version, seen_ns
     listed: pl.DataFrame
+    drivers: pl.DataFrame  #: gpu, words: rows of `groups.odd_drivers`
     missing: pl.DataFrame  #: nodes that show fewer GPUs than expected
     uuids: pl.Series  #: of the state's rows
     others: pl.DataFrame  #: `listed` for GPUs that have no row there
@@ -36,6 +38,7 @@ def read(book: Book | None, *, gpus: pl.DataFrame, nodes: pl.DataFrame, uuids: p
         gpus=gpus,
         nodes=nodes,
         listed=listed,
+        drivers=by_gpu(odd_drivers(listed), uuids),
         missing=nodes.filter(pl.col("seen_gpus") < pl.col("expected_gpus")).select("node").unique(),
         uuids=uuids,
         others=listed.join(uuids.to_frame("gpu_uuid"), on="gpu_uuid", how="anti"),
@@ -54,5 +57,6 @@ def _listed(gpus: pl.DataFrame) -> pl.DataFrame:
         pl.col("power_limit_default_w").cast(pl.Float64),
         "mig_enabled",
         "slot",
+        "driver_version",
         "seen_ns",
     )

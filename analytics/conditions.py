@@ -12,6 +12,7 @@ from analytics.peers import load_bin, peers, without_limit
 from analytics.thresholds import Thresholds
 
 STEADY_LOAD = 0.9  #: busy ratio above which a low PCIe generation is no power saving between bursts
+USUAL_MEMORY_CLOCK = 0.97  #: of the peers': memory clocks have few steps, far apart
 PAUSING_LOAD = 0.5  #: or above which the links of the node's other GPUs, on the same job, must have saved power too
 CLOCK_SETTING = 0.5  #: share of busy samples held by a clock setting, above that of the peers
 SLOW_BY_SETTING = -0.02  #: log speed: the setting costs as much as a slow GPU
@@ -41,7 +42,7 @@ def conditions(windows: pl.DataFrame, *, limits: Thresholds, complete: bool = Tr
     is true of nobody.
     """
     findings = [*_throttling(limits), *_errors(limits), *_links(), *_recovery(), *_telemetry(limits, complete)]
-    findings += [_clock_setting(), _hot(limits), _power_limit(), *_at_equal_work()]
+    findings += [_clock_setting(), _memory_clock(limits), _hot(limits), _power_limit(), *_at_equal_work()]
     rows = windows.with_columns(load_bin()).with_columns(contest("peer_group").alias("group"), peers())
     own = rows.select(finding.found.cast(pl.Boolean).alias(finding.code) for finding in findings)
     somewhere = own.select(pl.all().any()).row(0, named=True)
@@ -157,6 +158,14 @@ def _clock_setting() -> _Finding:
         among_peers=share - share.median().over("group") > CLOCK_SETTING,
         value=share,
     )
+
+
+def _memory_clock(limits: Thresholds) -> _Finding:
+    """Against the peers' while busy: it changes with no load, only by a setting or a power state held."""
+    clock = pl.when(pl.col("busy_samples") > 0).then("memory_clock_mhz").cast(pl.Float64)
+    usual = _typical(clock, limits)
+    share = pl.when(usual > 0).then(clock / usual)
+    return _Finding(code="memory_clock", found=share < USUAL_MEMORY_CLOCK, value=share)
 
 
 def _hot(limits: Thresholds) -> _Finding:

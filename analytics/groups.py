@@ -15,6 +15,7 @@ MIN_DISTANCE = 0.02  #: log; kinds less than 2 % apart are one kind to every sch
 MIN_SHARE = 0.2  #: a smaller part is slow, not another kind: 12 % of Azure's A100 nodes have FP32 at half speed
 MIN_SIZE = 4  #: of each kind; no one outlier, nor three, makes a group
 FLOOR_SD = 0.003  #: log; equal values are no evidence of infinite separation
+ODD_DRIVER_SHARE = 0.1  #: more have another driver in an upgrade that is on its way; nobody is odd then
 ODD_SETTING_SHARE = 0.5  #: a setting that most of a group has is its usual one
 
 Floats = NDArray[np.float64]
@@ -36,10 +37,10 @@ def modes(
     for group in rows.partition_by(list(by)) if by else [rows]:
         x = group[value].cast(pl.Float64).fill_nan(None)
         known = x.drop_nulls().to_numpy()
-        cut, separation = _cut(
+        where, separation = cut(
             np.sort(known), min_size=min_size, min_share=min_share, min_distance=min_distance, least=min_separation
         )
-        mode = pl.lit(0) if cut is None else (x < cut).cast(pl.Int32)
+        mode = pl.lit(0) if where is None else (x < where).cast(pl.Int32)
         parts.append(
             group.select(
                 "_row",
@@ -51,10 +52,10 @@ def modes(
     return rows.join(found, on="_row", how="left", maintain_order="left").drop("_row")
 
 
-def _cut(
+def cut(
     x: Floats, *, min_size: int, min_share: float, min_distance: float, least: float
 ) -> tuple[float | None, float | None]:
-    """The value that parts two kinds, or None, and how far the best cut stands apart."""
+    """The value that parts two kinds of sorted values, or None, and how far the best cut stands apart; see `modes`."""
     n = len(x)
     fewest = max(min_size, int(np.ceil(min_share * n)))
     if n < 2 * fewest:
@@ -90,6 +91,25 @@ def without_slots(
     )
     rows = values.with_columns(effect.alias("slot_effect"))
     return rows.with_columns((pl.col(value) - pl.col("slot_effect")).alias(f"{value}_anomaly"))
+
+
+def odd_drivers(gpus: pl.DataFrame, *, few: float = ODD_DRIVER_SHARE, min_gpus: int = 16) -> pl.DataFrame:
+    """GPUs whose driver is another one than that of nearly all of their model: gpu_uuid and `words` (which, and usual).
+
+    `gpus`: gpu_uuid, model, driver_version (null: unknown, not odd). Only where at most `few` of a model's GPUs, of
+    at least `min_gpus`, have another driver than the usual one.
+    """
+    told = gpus.filter(pl.col("driver_version").is_not_null() & pl.col("model").is_not_null())
+    if told["driver_version"].n_unique() < 2:
+        return pl.DataFrame(schema={"gpu_uuid": pl.String, "words": pl.String})
+    usual = pl.col("driver_version").mode().sort().first().over("model")
+    rows = told.with_columns(usual.alias("usual")).with_columns(
+        (pl.col("driver_version") != pl.col("usual")).alias("odd")
+    )
+    odd = rows.filter(
+        pl.col("odd") & (pl.col("odd").mean().over("model") <= few) & (pl.len().over("model") >= min_gpus)
+    )
+    return odd.select("gpu_uuid", pl.format("{}, not {}", "driver_version", "usual").alias("words"))
 
 
 def odd_settings(gpus: pl.DataFrame, *, by: Sequence[str] = ("model",), settings: Sequence[str]) -> pl.DataFrame:

@@ -27,6 +27,7 @@ _ORDER: Mapping[str, str] = MappingProxyType(
         "gpus": "seen_ns",
         "nodes": "seen_ns",
         "blocks": "as_of_ns",
+        "variance": "as_of_ns",
     }
 )
 """The time that rows are sorted by: the newest of equal keys comes last, and zone maps stay narrow."""

@@ -55,6 +55,12 @@ class Step:
         return self.state.book.missing
 
     @property
+    def drivers(self) -> pl.DataFrame:
+        """Rows of `groups.odd_drivers`, by row of the state."""
+        assert self.state.book is not None  # noqa: S101 - `read_step` opens it
+        return self.state.book.drivers
+
+    @property
     def inventory(self) -> pl.DataFrame:
         """Inventory of each row of the state."""
         assert self.state.book is not None  # noqa: S101 - `read_step` opens it

@@ -80,7 +80,9 @@ def _entry(entry: Any, where: str, default: XidPolicy) -> XidPolicy:
     if not isinstance(entry, dict):
         raise SettingsError(f"{where}: expected a mapping with some of {', '.join(_FIELDS)}")
     _known(entry, _FIELDS, where)
-    tier = _choice(entry, "tier", where, (NO_CHANGE, *TIER_RANK), default.tier or NO_CHANGE)
+    tier = _choice(
+        entry, "tier", where, (NO_CHANGE, *(tier for tier in TIER_RANK if tier != "premium")), default.tier or NO_CHANGE
+    )
     cause = _choice(entry, "cause", where, (NO_CHANGE, *CAUSES), default.cause or NO_CHANGE)
     action = _choice(entry, "action", where, ACTIONS, default.action)
     count = _number(entry, "count", where, default.count, low=1, high=MAX_COUNT)

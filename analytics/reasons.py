@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reason:
-    """`tier` is the best tier a GPU with this reason can have; `text` has places for value and limit.
+    """`tier` is the best tier a GPU with this reason can have (premium: it only explains); `text` has places for value and limit.
 
     `kind`: judged (N of M windows), state (one window suffices; goes after M clean ones), event (held from an event),
     note (true of this very moment).
@@ -66,12 +66,15 @@ REASONS: Mapping[str, Reason] = MappingProxyType({r.code: r for r in (
     _r("breaker_open", "standard", "watch", None, "note", "breaker_ratio", "too many demotions at once (limit {} of the fleet): this one is held until an operator resets"),
     _r("observing", "standard", "none", None, "note", None, "would be {}: observing only"),
     _r("application_clocks", "standard", "watch", "software", "judged", None, "a clock setting holds the clock in {} of the busy time, unlike its peers"),
+    _r("memory_clock", "standard", "watch", "software", "judged", None, "memory clock at {} of its peers' while busy"),
     _r("drifting", "standard", "watch", None, "judged", "drift_effect", "{} slower than it was at first, lasting (limit {})"),
     _r("slow_at_equal_clock", "standard", "watch", "silicon", "judged", None, "{} of its neighbours' work in the same active time at equal clock"),
     _r("hot", "standard", "watch", "cooling", "judged", "hot_c", "{} C above the same slot on other nodes (limit {})"),
+    _r("odd_combination", "standard", "watch", None, "judged", None, "readings do not go together as its peers' do at this load, {} times as far as chance leads"),
     _r("node_missing_gpu", "standard", "watch", None, "note", None, "its node shows fewer GPUs than expected"),
     _r("collector_trouble", "standard", "watch", "telemetry", "event", None, "its collector had trouble"),
     _r("shared", "standard", "watch", None, "note", None, "most of its node or block has it too"),
+    _r("driver_version", "premium", "none", "software", "note", None, "another driver than nearly all of its model"),
     _r("few_peers", "standard", "none", None, "note", "min_peers", "too few peers at this load to compare with (limit {})"),
     _r("no_load", "standard", "none", None, "note", None, "no load heavy enough to judge its speed yet"),
 )})
@@ -81,5 +84,10 @@ REASONS: Mapping[str, Reason] = MappingProxyType({r.code: r for r in (
 JUDGED: tuple[str, ...] = tuple(code for code, reason in REASONS.items() if reason.kind in ("judged", "state"))
 """Reasons with a memory of M judgements, in the order in which the state holds them."""
 
-TIER_RANK: Mapping[str, int] = MappingProxyType({"standard": 1, "degraded": 2, "unknown": 3, "quarantine": 4})
+WORDED: tuple[str, ...] = ("odd_combination",)
+"""Of these, the reasons whose text ends with words of their finding (`<code>_text`)."""
+
+TIER_RANK: Mapping[str, int] = MappingProxyType(
+    {"premium": 0, "standard": 1, "degraded": 2, "unknown": 3, "quarantine": 4}
+)
 """The worst reason decides. A GPU that must not be used stays so when its telemetry falls silent."""

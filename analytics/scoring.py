@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 
 import polars as pl
 
-from analytics import detection, evidence, holds, measured, safety
+from analytics import detection, evidence, holds, kinds, measured, safety
 from analytics.conditions import conditions
 from analytics.equal_work import at_equal_work
 from analytics.frames import schema
 from analytics.inputs import Step, check, read_step
 from analytics.keys import KEY, beside, by_gpu, known_in_order, once
+from analytics.oddity import odd_combinations
 from analytics.peers import GROUPED_BY, peer_group
 from analytics.policy import DEFAULT, Policy
 from analytics.publish import scores_of, transitions_of
@@ -109,7 +110,15 @@ def apply(
             drift_limit=limits.drift_limit,
             baseline_windows=limits.baseline_windows,
         )
-        rows, telemetry = followed.gpus, followed.telemetry
+        sorted_ = kinds.sort_kinds(
+            followed.gpus,
+            judged,
+            followed.telemetry,
+            seen.with_columns(speeds_now["eligible"]),
+            window_start_ns=step.window_start_ns,
+            window_s=step.window_s,
+        )
+        rows, judged, telemetry = sorted_.gpus, sorted_.judged, sorted_.telemetry
         findings = _findings(seen, speeds_now, step, limits=limits, complete=complete)
         findings = beside(findings, followed.findings)
         judged = judge(judged, findings, limits=limits)
@@ -171,17 +180,21 @@ def _placed(step: Step, *, same_book: bool) -> pl.DataFrame:
         rows = rows.with_columns(pl.coalesce("_limit", "power_limit_w").alias("power_limit_w")).drop("_limit")
     before = pl.lit(step.before["power_limit_w_before"])
     moved = pl.col("peer_group").is_null() | pl.col("power_limit_w").ne_missing(before)
+    moved = moved | ((pl.col("kind") == 1) != pl.col("peer_group").str.ends_with(kinds.SUFFIX))
     if same_book and not rows.select(moved.any()).item():
         return rows
     inventory = step.inventory
     limit = pl.coalesce("power_limit_w", pl.lit(inventory["inventory_limit_w"]).cast(pl.Float64))
     parts = [rows.select(limit.alias("power_limit_w")).to_series(), *(inventory[name] for name in GROUPED_BY)]
-    group = pl.DataFrame(parts).select(peer_group()).to_series()
+    base = pl.DataFrame(parts).select(peer_group()).to_series()
     unlisted = pl.lit(inventory["inventory_node"]).is_null() & pl.col("peer_group").is_not_null()
-    group = rows.select(pl.when(unlisted).then("peer_group").otherwise(pl.lit(group)).alias("peer_group")).to_series()
+    known = pl.when(unlisted).then(pl.col("peer_group").str.strip_suffix(kinds.SUFFIX)).otherwise(pl.lit(base))
+    rows = rows.with_columns(known.alias("base_group"))
+    group, same = kinds.group_of(pl.col("base_group"), pl.col("peer_group"))
     if not step.whole:  # others' speeds are not computed again in this step, so nobody changes sides
-        group = rows.select(pl.coalesce("peer_group", pl.lit(group))).to_series()
-    return rows.with_columns(group.alias("peer_group"))
+        group = pl.coalesce("peer_group", group)
+    kind = pl.when(same).then("kind").otherwise(0).cast(pl.UInt32)
+    return rows.with_columns(group.alias("peer_group"), kind.alias("kind")).drop("base_group")
 
 
 def _seen(rows: pl.DataFrame, windows: pl.DataFrame, step: Step) -> tuple[pl.DataFrame, pl.DataFrame]:
@@ -221,6 +234,7 @@ def _findings(
     """The window's findings; a GPU that is not there although the window is whole delivered none of its samples."""
     judged = seen.with_columns(speeds_now[name] for name in ("log_speed", "silicon_log_speed", "waiting", "contended"))
     found = conditions(judged, limits=limits, complete=complete)
+    found = found.hstack(odd_combinations(judged.with_columns(speeds_now["eligible"]), chance=limits.odd_chance))
     if not complete or step.absent.is_empty():
         return found
     absent = step.absent.to_frame().select(
@@ -314,6 +328,7 @@ def _published(
     told = reasons(
         asked, judged=after.judged, holds=after.holds, speeds=after.speeds, missing=step.missing,
         limits=limits, policy=policy, topology=topology, everyone=rows,
+        drivers=step.drivers,
     )  # fmt: skip
     primary = _primary(after.speeds)
     verdict = verdicts(asked, told, evidence=primary, limits=limits)

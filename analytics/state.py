@@ -10,11 +10,11 @@ from typing import Any
 import orjson
 import polars as pl
 
-from analytics import detection, evidence, measured, safety, tiers
+from analytics import detection, evidence, kinds, measured, safety, tiers
 from analytics.book import Book
 from analytics.holds import HOLDS
 from analytics.keys import KEY, beside, contest, in_order, known_in_order, renumbered
-from analytics.reasons import JUDGED
+from analytics.reasons import JUDGED, WORDED
 from analytics.thresholds import Thresholds
 
 VERSION = 1
@@ -42,6 +42,7 @@ GPU: dict[str, tuple[pl.DataType, Any]] = {
     "m_fast_out": (pl.UInt32(), 0),
     **detection.MEMORY,
     **safety.MEMORY,
+    **kinds.MEMORY,
 }
 GPU_SCHEMA: dict[str, pl.DataType] = {"gpu": KEY, "gpu_uuid": pl.String()} | {
     name: kind for name, (kind, _) in GPU.items()
@@ -190,9 +191,8 @@ def encode(
 ) -> pl.Series:
     """The column `state` for these rows of `State.gpus`, in their order."""
     rows = gpus.select("gpu", pl.lit(VERSION).alias("version"), pl.struct(*GPU).alias("gpu_row"))
-    memory = judged.select(
-        "gpu", *(pl.concat_list(f"{prefix}_{code}" for code in JUDGED).alias(prefix) for prefix in "mav")
-    )
+    lists = (pl.concat_list(f"{prefix}_{code}" for code in JUDGED).alias(prefix) for prefix in "mav")
+    memory = judged.select("gpu", *lists, pl.concat_list(f"t_{code}" for code in WORDED).alias("t"))
     rows = beside(rows, memory)
     for name, frame, columns in (
         ("telemetry", telemetry, _TELEMETRY),
@@ -236,6 +236,8 @@ def restore(scores: pl.DataFrame) -> State:
             for prefix in "mav":
                 for code, value in zip(JUDGED, saved[prefix], strict=True):
                     parts["judged"][f"{prefix}_{code}"].append(value)
+            for code, text in zip(WORDED, saved["t"], strict=True):
+                parts["judged"][f"t_{code}"].append(text)
         for name in ("telemetry", "results", "holds"):
             _extend(parts[name], gpu, saved.get(name) if saved else None)
     return build(
@@ -257,7 +259,8 @@ def _decode(text: str | None) -> dict[str, Any] | None:
     if not isinstance(saved, dict) or saved.get("version") != VERSION:
         return None
     known = isinstance(saved.get("gpu"), dict) and saved["gpu"].keys() >= GPU.keys()
-    return saved if known and all(len(saved.get(p) or JUDGED) == len(JUDGED) for p in "mav") else None
+    lists = {"m": JUDGED, "a": JUDGED, "v": JUDGED, "t": WORDED}
+    return saved if known and all(len(saved.get(p) or codes) == len(codes) for p, codes in lists.items()) else None
 
 
 def _extend(lists: dict[str, list[Any]], gpu: int, saved: dict[str, Sequence[Any]] | None) -> None:

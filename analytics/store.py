@@ -31,7 +31,14 @@ _TIME: Mapping[str, str] = MappingProxyType(
 """Tables that grow with time, and the column that retention goes by."""
 
 _NEWEST_BY: Mapping[str, str | None] = MappingProxyType(
-    {"scores": "as_of_ns", "gpus": "seen_ns", "nodes": "seen_ns", "blocks": "as_of_ns", "topology": None}
+    {
+        "scores": "as_of_ns",
+        "gpus": "seen_ns",
+        "nodes": "seen_ns",
+        "blocks": "as_of_ns",
+        "variance": "as_of_ns",
+        "topology": None,
+    }
 )
 """Tables that keep one row a key: the newest by this column, the later written one among equals or without a column."""
 

@@ -51,6 +51,7 @@ class Thresholds:
     min_completeness: float = 0.5  #: a GB200 with an ECC storm lost 18-82 % of its samples under load
     frozen_samples: float = 20  #: equal readings of clock, power, temperature and activity; power alone never rests
     hot_c: float = 10.0  #: above the same slot on other nodes; slots of a healthy node differ by 14 C, nodes by a few
+    odd_chance: float = 0.01  #: that a window of a healthy fleet has one odd GPU; 3 such of 5 are needed
     stale_windows: float = 3  #: windows without evidence
     hold_s: float = 86_400.0  #: an event's finding lasts a day unless a reset lifts it
     trouble_s: float = 900.0  #: collector trouble lasts a quarter of an hour after its last event

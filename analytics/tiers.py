@@ -8,7 +8,7 @@ from typing import Any
 import polars as pl
 
 from analytics.keys import KEY, beside, known_in_order, once
-from analytics.reasons import JUDGED, REASONS
+from analytics.reasons import JUDGED, REASONS, WORDED
 from analytics.thresholds import Thresholds
 
 MAX_OF = 16  #: judgements kept, as bits of a mask
@@ -18,8 +18,8 @@ MEMORY: dict[str, tuple[pl.DataType, Any]] = {
     f"{prefix}_{code}": (kind, first)
     for prefix, kind, first in (("m", pl.UInt32(), 0), ("a", pl.Boolean(), False), ("v", pl.Float64(), None))
     for code in JUDGED
-}
-"""Per code: `m_` the last judgements as bits, newest lowest; `a_` whether it counts; `v_` its newest value."""
+} | {f"t_{code}": (pl.String(), None) for code in WORDED}
+"""By code: `m_` the last judgements as bits, newest lowest; `a_` whether it counts; `v_` its newest value, `t_` words."""
 
 SCHEMA: dict[str, pl.DataType] = {"gpu": KEY} | {name: kind for name, (kind, _) in MEMORY.items()}
 """The memory of judgements: only GPUs of which some bit is set have a row; all others are clean."""
@@ -28,9 +28,9 @@ SCHEMA: dict[str, pl.DataType] = {"gpu": KEY} | {name: kind for name, (kind, _) 
 def judge(judged: pl.DataFrame, findings: pl.DataFrame, *, limits: Thresholds) -> pl.DataFrame:
     """The memory (rows of SCHEMA) moved on by one step's findings.
 
-    `findings`: one row per gpu with `code` (Boolean, null or absent: not judged), `code_value`, and `code_times`
-    where one step holds several judgements; in the order of gpu. A reason begins with N of the last M and ends when M
-    in a row are clean; a state begins with one.
+    `findings`: one row per gpu with `code` (Boolean, null or absent: not judged), `code_value`, `code_times` where one
+    step holds several judgements, and `code_text` for a reason of `WORDED`; in the order of gpu. A reason begins with N
+    of the last M and ends when M in a row are clean; a state begins with one.
     """
     if not limits.need <= limits.of <= MAX_OF or limits.need < 1:
         raise ValueError(f"need {limits.need:g} of {limits.of:g}: at least 1, at most all, of at most {MAX_OF}")
@@ -56,8 +56,15 @@ def judge(judged: pl.DataFrame, findings: pl.DataFrame, *, limits: Thresholds) -
             .then(pl.when(pl.col(code)).then(f"{code}_value").otherwise(f"v_{code}"))
             .alias(f"v_{code}"),
         ]
-    rows = rows.with_columns(changes).select(*SCHEMA)
-    return rows.filter(pl.any_horizontal(pl.col(f"m_{code}") > 0 for code in JUDGED))
+        if code in WORDED:
+            words = pl.when(pl.col(code)).then(f"{code}_text").otherwise(f"t_{code}")
+            changes.append(pl.when(mask > 0).then(words).alias(f"t_{code}"))
+    return remembered(rows.with_columns(changes).select(*SCHEMA))
+
+
+def remembered(judged: pl.DataFrame) -> pl.DataFrame:
+    """The memory without GPUs of which nothing is left in it."""
+    return judged.filter(pl.any_horizontal(pl.col(f"m_{code}") > 0 for code in JUDGED))
 
 
 def remember(mask: str, finding: str, *, of: int, times: str | None = None) -> pl.Expr:

@@ -8,7 +8,7 @@ import polars as pl
 from analytics.cause import shared
 from analytics.keys import KEY, beside, in_order
 from analytics.policy import Policy
-from analytics.reasons import JUDGED, REASONS, TIER_RANK, Reason
+from analytics.reasons import JUDGED, REASONS, TIER_RANK, WORDED, Reason
 from analytics.thresholds import Thresholds
 from telemetry.tables import ACTIONS
 
@@ -17,24 +17,37 @@ _TYPES = {
     "text": pl.String(), "tier": pl.String(), "action": pl.String(), "cause": pl.String(),
 }  # fmt: skip
 _ORDER = {code: position for position, code in enumerate(REASONS)}
-_TIER_OF_RANK = {rank: tier for tier, rank in TIER_RANK.items()}
+_TIER_OF_RANK = {rank: tier for tier, rank in TIER_RANK.items()} | {0: "standard"}  # premium is earned
 
 
 def reasons(
     gpus: pl.DataFrame, *, judged: pl.DataFrame, holds: pl.DataFrame, speeds: pl.DataFrame, missing: pl.DataFrame,
     limits: Thresholds, policy: Policy, topology: pl.DataFrame | None = None, everyone: pl.DataFrame | None = None,
+    drivers: pl.DataFrame | None = None,
 ) -> pl.DataFrame:  # fmt: skip
     """One row per GPU and reason that holds: code, value, limit, text, tier, action, cause; worst first.
 
     `judged`: the memory of judgements (`analytics/tiers.py`). `missing`: the nodes that show fewer GPUs than expected.
     `speeds`: rows of `state.speeds`. `everyone`: all GPUs, where `gpus` are only some, for the level at which an excess
-    sits.
+    sits. `drivers`: rows of `groups.odd_drivers`.
     """
     some = judged.join(gpus.select("gpu"), on="gpu", maintain_order="left")
-    parts = [_of(some.filter(f"a_{code}"), REASONS[code], pl.col(f"v_{code}"), limits) for code in JUDGED]
+    parts = [
+        _of(
+            some.filter(f"a_{code}"),
+            REASONS[code],
+            pl.col(f"v_{code}"),
+            limits,
+            words=pl.col(f"t_{code}") if code in WORDED else None,
+        )
+        for code in JUDGED
+    ]
     parts += [_held(holds.join(gpus.select("gpu"), on="gpu", maintain_order="left"), policy)]
     levels = shared(gpus if everyone is None else everyone, judged, topology)
     parts += [_shared(levels, gpus), _overheating(levels, gpus, limits)]
+    if drivers is not None and not drivers.is_empty():
+        odd = drivers.join(gpus.filter(~pl.col("stale")).select("gpu"), on="gpu", maintain_order="left")
+        parts += [_of(odd, REASONS["driver_version"], pl.lit(None), limits, words=pl.col("words"))]
     parts += _notes(gpus, speeds=speeds, missing=missing, holds=holds, limits=limits)
     rank = pl.col("tier").replace_strict(TIER_RANK, return_dtype=pl.UInt8)
     order = pl.col("code").replace_strict(_ORDER, return_dtype=pl.UInt16)
@@ -44,13 +57,17 @@ def reasons(
     )
 
 
-def _of(gpus: pl.DataFrame, reason: Reason, value: pl.Expr, limits: Thresholds) -> pl.DataFrame:
+def _of(
+    gpus: pl.DataFrame, reason: Reason, value: pl.Expr, limits: Thresholds, *, words: pl.Expr | None = None
+) -> pl.DataFrame:
     if gpus.is_empty():
         return pl.DataFrame(schema=_TYPES)
     limit = getattr(limits, reason.limit) if reason.limit else None
     shown = pl.lit(None if limit is None else f"{limit:g}", dtype=pl.String)
     places = [_short(value), shown][2 - reason.text.count("{}") :] if reason.limit else [_short(value)]
     text = pl.format(reason.text, *places) if "{}" in reason.text else pl.lit(reason.text)
+    if words is not None:
+        text = pl.format("{}: {}", text, words)
     return gpus.select(
         "gpu",
         pl.lit(reason.code).alias("code"),
@@ -157,7 +174,8 @@ def verdicts(gpus: pl.DataFrame, told: pl.DataFrame, *, evidence: pl.DataFrame, 
 
     `firm`: the tier by events, states and silence, without what is judged from readings.
 
-    `evidence`: gpu, `weight_of_evidence`. Premium needs no reason at all, `fast`, and enough evidence.
+    `evidence`: gpu, `weight_of_evidence`. Premium needs no reason with another best tier, `fast`, and
+    enough evidence.
     """
     action = pl.col("action").replace_strict({a: i for i, a in enumerate(ACTIONS)}, return_dtype=pl.UInt8)
     names = dict(enumerate(ACTIONS))
@@ -172,6 +190,7 @@ def verdicts(gpus: pl.DataFrame, told: pl.DataFrame, *, evidence: pl.DataFrame, 
     said = said.group_by("gpu", maintain_order=True).agg(
         firm.replace_strict(_TIER_OF_RANK, return_dtype=pl.String).alias("firm"),
         pl.col("rank").max().replace_strict(_TIER_OF_RANK, return_dtype=pl.String).alias("worst"),
+        pl.col("rank").max().alias("worst_rank"),
         pl.col("cause").drop_nulls().first(),
         pl.col("act").max().replace_strict(names, return_dtype=pl.String).alias("action"),
         pl.format("[{}]", pl.col("json").str.join(",")).alias("reasons"),
@@ -179,7 +198,11 @@ def verdicts(gpus: pl.DataFrame, told: pl.DataFrame, *, evidence: pl.DataFrame, 
     )
     rows = beside(gpus.select("gpu", "fast"), in_order(said))
     rows = beside(rows, evidence.select("gpu", "weight_of_evidence"))
-    premium = pl.col("worst").is_null() & pl.col("fast") & (pl.col("weight_of_evidence") >= limits.min_evidence)
+    premium = (
+        (pl.col("worst_rank").fill_null(0) == 0)
+        & pl.col("fast")
+        & (pl.col("weight_of_evidence") >= limits.min_evidence)
+    )
     return rows.select(
         "gpu",
         pl.when(premium.fill_null(value=False))

@@ -15,6 +15,7 @@ from api.fleet import TABLES, Fleet, envelope
 from api.parameters import LIMIT, OFFSET, Parameter
 from api.refusal import Refused
 from api.rows import objects, page
+from api.variance import shares
 from telemetry.tables import CLASSES, EVENTS, GPUS, SCORES, TIERS, TRANSITIONS, WINDOWS
 
 _LISTED = ("rank", *models.RANKED, "slot", "model", "stale")
@@ -96,6 +97,9 @@ def _one(site: Site, values: Values) -> Built:
         "windows": objects(windows, WINDOWS),
         "transitions": objects(transitions, TRANSITIONS),
         "events": objects(events, EVENTS),
+        "variance": shares(
+            site.store, peer_group=score["peer_group"] or "-", workload_class=score["workload_class"] or "-"
+        ),
     }
     return Built(body=body, expires_ns=fleet.expires_ns)
 
@@ -156,8 +160,8 @@ RANKING = Endpoint(
 DETAIL = Endpoint(
     path="/v1/gpus/{gpu_uuid}",
     summary="All that is known of one GPU",
-    help=f"Its score with evidence, inventory, place, windows of its last day, and last {_HISTORY} changes and events.",
-    tables=(*TABLES, "windows", "transitions", "events"),
+    help=f"Its score with evidence, inventory, place, last windows, last {_HISTORY} changes and events, variance.",
+    tables=(*TABLES, "windows", "transitions", "events", "variance"),
     build=_one,
     model=models.GpuDetail,
     example={
@@ -175,6 +179,7 @@ DETAIL = Endpoint(
         "windows": [],
         "transitions": [],
         "events": [],
+        "variance": [],
     },
     parameters=(
         Parameter(name="windows", kind="integer", default=10, low=1, high=1_440, help="At most this many windows."),

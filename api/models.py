@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from telemetry.tables import BLOCKS, CLASSES, EVENTS, GPUS, NODES, SCORES, TRANSITIONS, WINDOWS, Table
+from telemetry.tables import BLOCKS, CLASSES, EVENTS, GPUS, NODES, SCORES, TRANSITIONS, VARIANCE, WINDOWS, Table
 
 _TYPES: dict[str, Any] = {"string": str, "bool": bool, "float32": float, "float64": float, "json": Any}
 
@@ -65,6 +65,7 @@ Inventory = _row("Inventory", GPUS, GPUS.names)
 Window = _row("Window", WINDOWS, WINDOWS.names)
 Transition = _row("Transition", TRANSITIONS, TRANSITIONS.names)
 Event = _row("Event", EVENTS, EVENTS.names)
+Variance = _row("Variance", VARIANCE, VARIANCE.names)
 Score = _row("Score", SCORES, DETAILED, rank=_RANK, stale=_STALE)
 
 
@@ -82,6 +83,9 @@ class GpuDetail(BaseModel):
     windows: list[Window] = Field(description="Its last windows, newest first.")  # type: ignore[valid-type]
     transitions: list[Transition] = Field(description="Its last tier changes, newest first.")  # type: ignore[valid-type]
     events: list[Event] = Field(description="Its and its node's last events, newest first.")  # type: ignore[valid-type]
+    variance: list[Variance] = Field(  # type: ignore[valid-type]
+        description="Whose the differences between its peers' results in its class are."
+    )
 
 
 _NODE_FIELDS: dict[str, Any] = {
@@ -104,6 +108,7 @@ NodeList = _list("NodeList", Node)
 
 Block = _row("Block", BLOCKS, BLOCKS.names)
 BlockList = _list("BlockList", Block)
+VarianceList = _list("VarianceList", Variance)
 
 
 class NodeGpus(BaseModel):

@@ -139,6 +139,8 @@ def explanation(answer: Mapping[str, Any], *, form: str) -> None:
     if not score.get("speeds"):
         console.print("No speed: it was never seen busy enough, and nothing was measured on it.")
     console.print(f"Compared with {score['peers']} peers: {score.get('peer_group') or 'none'}", highlight=False)
+    for line in _shares(answer.get("variance") or []):
+        console.print(line, highlight=False)
     if clocks := [w["effective_clock_mhz"] for w in reversed(answer.get("windows") or [])]:
         console.print(f"Effective clock, last {len(clocks)} windows: {sparkline(clocks)}", highlight=False)
     for change in answer.get("transitions") or []:
@@ -149,6 +151,20 @@ def explanation(answer: Mapping[str, Any], *, form: str) -> None:
         console.print(line.rstrip(), highlight=False)
     stale = " (stale)" if answer.get("stale") else ""
     console.print(f"As of {answer.get('as_of') or 'never'}{stale}", highlight=False)
+
+
+def _shares(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """One line a contest: whose the differences between the peers are."""
+    contests: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        contests.setdefault((row["name"], row["scope"]), []).append(row)
+    lines = []
+    for (name, scope), levels in contests.items():
+        known = [row for row in levels if row["share"] is not None]
+        told = ", ".join(f"{row['level']} {'nil' if row['nil'] else format(row['share'], '.0%')}" for row in known)
+        note = f" ({levels[0]['note']})" if levels[0].get("note") else ""
+        lines.append(f"Differences in {name} ({scope} results) are: {told or 'not to be told apart'}{note}")
+    return lines
 
 
 def sparkline(values: Sequence[float | None]) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from analytics.archive import archive
+from analytics.fleet_variance import refresh_variance
 from analytics.store import Store
 from analytics.topology import read_topology
 from api.app import create_app
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("isotach")
 DAY_NS = 86_400 * 10**9
 HOUSEKEEPING_EVERY_S = 600.0
+VARIANCE_EVERY_S = 180.0  #: at most; it reads a month of results
 HISTORY = ("windows_hourly", "blocks_hourly", "transitions", "events", "measurements")
 
 
@@ -62,5 +64,19 @@ def housekeeping(settings: Mapping[str, Any], store: Store) -> Callable[[threadi
             if settings["archive"] is not None:
                 archive(store, settings["archive"], before_ns=windows_ns)
             store.retain(before_ns={"windows": windows_ns} | dict.fromkeys(HISTORY, history_ns))
+
+    return run
+
+
+def variance(store: Store, *, every_s: float = VARIANCE_EVERY_S) -> Callable[[threading.Event], None]:
+    """Variance components, kept up to date with the results in the store."""
+
+    def run(stop: threading.Event) -> None:
+        seen = -1
+        while not stop.wait(every_s):
+            version = store.version_of("measurements", "topology")
+            if version != seen:
+                seen = version
+                refresh_variance(store)
 
     return run

@@ -236,9 +236,29 @@ BLOCKS = Table(
         _c("as_of_ns", "int64", "ns UTC", "Newest evidence included.", null=False),
     ),
 )
+
+VARIANCE = Table(
+    name="variance", grain="one row per contest (scope, name, class, peer group) and level", key=("scope", "name", "workload_class", "peer_group", "level"),
+    columns=(
+        _c("scope", "string", "", "Whose results: gpu or node.", null=False),
+        _c("name", "string", "", "What was measured.", null=False),
+        _c("workload_class", "string", "", "compute, memory, communication or mixed.", null=False),
+        _c("peer_group", "string", "", "Peer group of the GPUs; `-` if none of them has a score.", null=False),
+        _c("level", "string", "", "site, block, rack (where every node has one), node, gpu, and run: what differs when the same GPU is measured again.", null=False),
+        _c("position", "uint16", "", "Order of the level, 0 outermost.", null=False),
+        _c("units", "uint32", "count", "Different ones at this level.", null=False),
+        _c("variance", "float64", "", "Variance of log results that is this level's own; null where it cannot be told from another's."),
+        _c("share", "float64", "ratio", "Its share of the sum over levels."),
+        _c("share_low", "float64", "ratio", "Lower end of the 90 % interval."),
+        _c("share_high", "float64", "ratio", "Upper end of the 90 % interval."),
+        _c("nil", "bool", "", "True where the level has nothing of its own beyond what the levels inside it explain."),
+        _c("note", "string", "", "What to make of the contest: says where only nodes differ, and their GPUs must not be ranked by it."),
+        _c("as_of_ns", "int64", "ns UTC", "Newest result included.", null=False),
+    ),
+)
 # fmt: on
 
 TABLES: Mapping[str, Table] = MappingProxyType(
-    {t.name: t for t in (WINDOWS, SCORES, TRANSITIONS, EVENTS, MEASUREMENTS, GPUS, NODES, TOPOLOGY, BLOCKS)}
+    {t.name: t for t in (WINDOWS, SCORES, TRANSITIONS, EVENTS, MEASUREMENTS, GPUS, NODES, TOPOLOGY, BLOCKS, VARIANCE)}
 )
 """Every published table by name."""

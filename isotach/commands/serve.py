@@ -23,7 +23,7 @@ def command(**values: Any) -> None:
     from analytics.store import Store
     from isotach.local import Ingest
     from isotach.serving import Listener
-    from isotach.site import application, housekeeping
+    from isotach.site import application, housekeeping, variance
     from streams.counters import Counters
     from streams.materialise import CaughtUp, run_materialiser
 
@@ -42,6 +42,7 @@ def command(**values: Any) -> None:
             ),
         )
         work.start("housekeeping", housekeeping(values, store))
+        work.start("variance", variance(store))
         work.start("http", lambda stop: listener.serve(app, stop))
         click.echo(f"API on {listener.url}", err=True)
         try:

@@ -23,7 +23,7 @@ def command(**values: Any) -> None:
     one_thread_each()
     from isotach.local import Ingest, LocalSite
     from isotach.serving import Listener
-    from isotach.site import application, housekeeping
+    from isotach.site import application, housekeeping, variance
 
     limits = roles.thresholds(values)
     with stop_on_signals() as stop:
@@ -43,6 +43,7 @@ def command(**values: Any) -> None:
             work = Roles(stop)
             site.start(work)
             work.start("housekeeping", housekeeping(values, site.store))
+            work.start("variance", variance(site.store))
             found = roles.collectors(values, values["collector"])
             if found:
                 work.start("agent", _agent(values, found, site.transport.producer(client_id="agent")))

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from analytics.groups import modes, odd_settings, without_slots
+from analytics.groups import modes, odd_drivers, odd_settings, without_slots
 
 
 def kinds(values: np.ndarray) -> list[int]:
@@ -81,3 +81,18 @@ def test_the_gpu_set_otherwise_than_its_kind_is_named() -> None:
     )  # fmt: skip
     found = odd_settings(rows, settings=["power_limit_w", "driver_version"])
     assert found.rows() == [("e", "power_limit_w", "500.0", "700.0")]
+
+
+def test_a_driver_that_few_have_is_odd_and_an_upgrade_under_way_is_not() -> None:
+    """One node of twenty, named with what is usual; a third of the fleet, or a fleet of two nodes, is not."""
+
+    def told(nodes: int, other: int) -> list[str]:
+        rows = {
+            "gpu_uuid": [f"g{i}" for i in range(8 * nodes)],
+            "model": ["H100"] * (8 * nodes),
+            "driver_version": ["550.1" if i < 8 * other else "580.2" for i in range(8 * nodes)],
+        }
+        return odd_drivers(pl.DataFrame(rows))["words"].to_list()
+
+    assert told(20, 1) == ["550.1, not 580.2"] * 8
+    assert told(20, 0) == told(20, 7) == told(1, 0) == []

@@ -395,3 +395,25 @@ def test_limits_are_arguments() -> None:
         run({}, slow_hihg=0.95)
     with pytest.raises(ValueError, match="at most"):
         run({}, need=6)
+
+
+def test_a_memory_clock_set_lower_is_named_with_its_cause() -> None:
+    """One GPU at an older memory clock: software, for watching; its neighbours are not."""
+    scorer = run({"memory_clock_mhz": 1593.0})
+    assert (scorer.tier("g0-0"), scorer.row("g0-0")["cause"]) == ("standard", "software")
+    assert scorer.codes("g0-0") == ["memory_clock"]
+    assert scorer.codes("g0-1") == []
+
+
+def test_another_driver_explains_and_takes_no_tier_away() -> None:
+    """A node of twenty with another driver: said with both versions; fast GPUs of it are premium all the same."""
+    gpus = fleet(20).with_columns(
+        pl.when(pl.col("node") == "n3").then(pl.lit("550.1")).otherwise(pl.lit("580.2")).alias("driver_version")
+    )
+    scorer = Scorer(gpus)
+    for at in range(14):
+        scorer.window(busy_rows(gpus), at=at)
+    row = scorer.row("g3-1")
+    assert (row["tier"], row["cause"]) == ("premium", "software")
+    assert row["reasons"][0]["text"].endswith("550.1, not 580.2")
+    assert scorer.codes("g4-1") == []

@@ -16,6 +16,7 @@ from support.store import (
     served,
     topology,
     transitions,
+    variance,
     windows,
 )
 
@@ -73,6 +74,7 @@ def fill(store: Store) -> None:
                 [{"gpu_uuid": "GPU-c", "time_ns": START - HOUR}, {"gpu_uuid": "", "kind": "driver_reload", "code": 0}]
             ),
             "topology": PLACES,
+            "variance": variance([{"level": "gpu", "share": 0.9}, {"level": "run", "share": 0.1, "position": 1}]),
         }
     )  # fmt: skip
 

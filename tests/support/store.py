@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from analytics.frames import frame
-from telemetry.tables import EVENTS, GPUS, MEASUREMENTS, NODES, SCORES, TOPOLOGY, TRANSITIONS, WINDOWS
+from telemetry.tables import EVENTS, GPUS, MEASUREMENTS, NODES, SCORES, TOPOLOGY, TRANSITIONS, VARIANCE, WINDOWS
 
 SECOND = 10**9
 MINUTE = 60 * SECOND
@@ -87,6 +87,12 @@ def measurements(rows: Sequence[Row]) -> pl.DataFrame:
     return frame(
         MEASUREMENTS, [{**usual, "value": 1.0, "unit": "ms", "higher_is_better": False, **row} for row in rows]
     )
+
+
+def variance(rows: Sequence[Row]) -> pl.DataFrame:
+    """Rows of `variance`."""
+    usual = {"scope": "gpu", "name": "sgemm", "workload_class": "compute", "peer_group": "A", "position": 0, "units": 8}
+    return frame(VARIANCE, [{**usual, "nil": False, "as_of_ns": START, **row} for row in rows])
 
 
 class Clock:
