@@ -95,7 +95,8 @@ class Roster:
         waiting = {
             name: self._shown[name]
             for name, bus in self._known.items()
-            if bus in listing.waiting and name in self._shown and name not in gpus
+            if (bus in listing.waiting or not listing.complete)
+            and name in self._shown.keys() - gpus.keys() - self._absent.keys()
         }
         events = [
             *self._swaps(gpus, time_ns),

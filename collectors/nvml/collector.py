@@ -8,12 +8,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from collectors import Reading
 from collectors.cells import Missing
 from collectors.listing import ListedGpu, Listing
-from collectors.nvml.crew import Crew, Patience
+from collectors.nvml.crew import NO_PERMISSION, Crew, Patience
 from collectors.nvml.kernel_log import KERNEL_LOG, KernelLog
 from collectors.nvml.seat import Hang, Look, Seat, Trouble
 from collectors.nvml.values import check
@@ -39,6 +40,7 @@ class Nvml:
     Fills what each model and driver supports, activity by GPM included. A GPU that hangs or is slow costs itself only:
     it is read by a process of its own, the others at their full rate. Raises SourceUnavailable when NVML as a whole
     cannot be used (library, driver, permission, access lost), SourceHangs when no GPU answers any more.
+    `environment` is added to that of the children.
     """
 
     def __init__(
@@ -51,9 +53,10 @@ class Nvml:
         expected_gpus: int | None = None,
         place: Sequence[tuple[str, str]] = (),
         kernel_log: Path = KERNEL_LOG,
+        environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._node = node
-        self._crew = Crew(patience or Patience.of(interval_s))
+        self._crew = Crew(patience or Patience.of(interval_s), environment=environment)
         self._clock_ns = clock_ns
         self._expected = expected_gpus
         self._place = tuple(place)
@@ -62,7 +65,7 @@ class Nvml:
         self._roster: Roster | None = None
         self._names: dict[str, str] = {}  # bus id -> gpu_uuid
         self._last_ns: dict[str, int] = {}
-        self._garbage: set[int] = set()
+        self._silent: set[int] = set()
         self._reported: set[str] = set()
 
     @property
@@ -84,18 +87,16 @@ class Nvml:
         """This moment's samples, with inventory when it changed and events when something happened."""
         look = self._crew.look()
         time_ns = self._clock_ns()
-        listing, rows, rejected, garbage = self._listing(look)
+        listing, rows, rejected, silent = self._listing(look)
         if self._roster is None:
-            some_missing = any(seat.bus is None for seat in self._crew.seats.values())
-            expected = self._expected or (self._crew.count if some_missing else None)
-            self._roster = Roster(node=self._node, expected_gpus=expected, place=self._place)
+            self._roster = Roster(node=self._node, expected_gpus=self._expected or self._counted(), place=self._place)
         changes = self._roster.update(listing, time_ns=time_ns)
         self._names |= {gpu.bus_id: name for name, gpu in changes.answered.items() if gpu.bus_id is not None}
         rejected.update(changes.rejected)
         events = [
             *changes.events,
             *self._hangs(look, time_ns),
-            *self._garbage_events(garbage, time_ns),
+            *self._silences(silent, time_ns),
             *self._xid_events(look, time_ns, rejected),
             *(self._event(time_ns, "", "collector_failed", note) for note in look.notes),
         ]
@@ -112,12 +113,18 @@ class Nvml:
         self._crew.close()
         self._kernel_log.close()
 
-    def _listing(self, look: Look) -> tuple[Listing, dict[str, list[Row]], Counter[str], set[int]]:
+    def _counted(self) -> int | None:
+        """What NVML counts, if one of these never showed who it is: it will be missed. GPUs of others do not count."""
+        seats = [seat for seat in self._crew.seats.values() if seat.code != NO_PERMISSION]
+        return len(seats) if any(seat.bus is None for seat in seats) else None
+
+    def _listing(self, look: Look) -> tuple[Listing, dict[str, list[Row]], Counter[str], dict[int, str]]:
         gpus: list[ListedGpu] = []
         waiting: set[str] = set()
         rows: dict[str, list[Row]] = {}
         rejected: Counter[str] = Counter()
-        garbage: set[int] = set()
+        silent: dict[int, str] = {}
+        hidden = False
         for seat in self._crew.seats.values():
             readings = look.readings.get(seat.number, ())
             listed: ListedGpu | None = None
@@ -125,18 +132,22 @@ class Nvml:
                 codes = reading.get("x", {})
                 values, missing = (dict(RESET), {}) if "reset" in reading else check(reading.get("v", {}), codes)
                 rejected.update(f"{name}:{why}" for name, why in missing.items() if why is not Missing.UNSUPPORTED)
-                nonsense = not values and Missing.OUT_OF_RANGE in missing.values()
-                (garbage.add if nonsense else garbage.discard)(seat.number)
-                if not nonsense:
+                if values:
+                    silent.pop(seat.number, None)
+                    self._silent.discard(seat.number)
                     listed = self._listed(seat, values, missing)
                     rows.setdefault(seat.bus or "", []).append((int(reading["t"]), values))
+                else:
+                    silent[seat.number] = ", ".join(sorted({str(why).replace("_", " ") for why in missing.values()}))
             if listed is not None:
                 gpus.append(listed)
             elif seat.trouble is Trouble.LOST:
                 gpus.append(self._listed(seat, {}, {}, lost=seat.words))
             elif seat.bus is not None:
                 waiting.add(seat.bus)
-        return Listing(gpus=gpus, waiting=frozenset(waiting)), rows, rejected, garbage
+            else:
+                hidden = hidden or seat.code != NO_PERMISSION  # it may be any of those we know
+        return Listing(gpus=gpus, complete=not hidden, waiting=frozenset(waiting)), rows, rejected, silent
 
     def _listed(
         self,
@@ -197,14 +208,16 @@ class Nvml:
     def _hangs(self, look: Look, time_ns: int) -> list[Event]:
         return [self._event(time_ns, self._name(hang.seat), "collector_hang", _told(hang)) for hang in look.hangs]
 
-    def _garbage_events(self, garbage: set[int], time_ns: int) -> list[Event]:
-        fresh, self._garbage = garbage - self._garbage, garbage
+    def _silences(self, silent: Mapping[int, str], time_ns: int) -> list[Event]:
+        """GPUs that answer every call and give nothing that can be: no telemetry, and no word that they are gone."""
+        fresh = silent.keys() - self._silent
+        self._silent |= silent.keys()
         return [
             self._event(
                 time_ns,
                 self._name(self._crew.seats[number]),
                 "collector_failed",
-                "every value that NVML gives for it is out of range",
+                f"NVML gives no usable value for it: {silent[number] or 'nothing is supported'}",
             )
             for number in sorted(fresh)
         ]

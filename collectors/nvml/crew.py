@@ -7,8 +7,9 @@ To change how long anything is waited for: `Patience`.
 import logging
 import select
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from collectors.listing import normal_bus_id
@@ -20,7 +21,7 @@ from telemetry.errors import SourceHangs, SourceUnavailable
 
 log = logging.getLogger(__name__)
 
-RESET_REQUIRED, NO_PERMISSION, MISMATCH = 16, 4, 18
+NOT_SUPPORTED, NO_PERMISSION, RESET_REQUIRED, MISMATCH = 3, 4, 16, 18
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,7 @@ class Patience:
     late_s: float
     tick_s: float
     reopen_s: float = 1.5
-    open_s: float = 10.0
+    open_s: float = 5.0
     start_s: float = 30.0
     hang_s: float = 5.0
     retry_s: tuple[float, float] = (5.0, 300.0)
@@ -53,8 +54,15 @@ class Patience:
 class Crew:
     """The processes that read the GPUs of this node. Not for several threads at once, except `close`."""
 
-    def __init__(self, patience: Patience, *, monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        patience: Patience,
+        *,
+        environment: Mapping[str, str] = MappingProxyType({}),
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._patience = patience
+        self._environment = environment
         self._monotonic = monotonic
         self._main: Reader | None = None
         self._next: Reader | None = None
@@ -66,6 +74,7 @@ class Crew:
         self._grown = False
         self._skip: set[int] = set()  # read in this tick before another process took over: once is enough
         self._renew_at = 0.0
+        self._answered_at = 0.0  # when any GPU last gave a reading
         self._mismatch_told = False
         self._closed = False
 
@@ -88,15 +97,21 @@ class Crew:
         end = self._monotonic() + self._patience.tick_s
         if self._main is None:
             self._begin(look)
-            end = self._monotonic() + 60.0
+            end += self._patience.open_s
         self._listen(look, 0.0)  # what came late, so that its reader can be asked again
         for reader in self._readers():
             if reader is not self._next:
                 reader.read()
         self._gather(look, end)
-        if refusal := self._refusal(look):
+        if refusal := self._refusal():
             self._end_all()
             raise SourceUnavailable(f"{REFUSALS[refusal]}: {words(refusal)}")
+        silent_s = self._monotonic() - self._answered_at
+        waited_for = [seat for seat in self.seats.values() if seat.trouble in (Trouble.LATE, Trouble.HANGS)]
+        if waited_for and not look.readings and silent_s > self._patience.hang_s:
+            call = waited_for[0].words
+            self._end_all()
+            raise SourceHangs(f"no GPU answers for {silent_s:.0f} s: {call} hangs")
         self._attend(look)
         return look
 
@@ -111,7 +126,8 @@ class Crew:
     def _start(self, seats: Iterator[Seat] | list[Seat]) -> Reader:
         if self._closed:
             raise SourceUnavailable("the collector was closed")
-        return Reader({seat.number: seat.where for seat in seats}, monotonic=self._monotonic)
+        targets = {seat.number: seat.where for seat in seats}
+        return Reader(targets, monotonic=self._monotonic, environment=self._environment)
 
     def _readers(self) -> list[Reader]:
         found = [self._main, self._next, *(seat.apart for seat in self.seats.values())]
@@ -145,6 +161,8 @@ class Crew:
             if not main.about and age > self._patience.start_s:
                 self._end_all()
                 raise SourceHangs(f"NVML does not start within {self._patience.start_s:.0f} s")
+        if "error" in main.about:
+            self._ended(main)
         self.driver = str(main.about.get("driver") or "") or None
         self.count = int(main.about["count"])
         if not self.count:
@@ -152,7 +170,9 @@ class Crew:
             raise SourceUnavailable("no GPU is found: NVML counts none")
         self.seats = {number: Seat(number=number, where=number) for number in range(self.count)}
         main.open({seat.number: seat.where for seat in self.seats.values()})
-        self._renew_at = self._monotonic() + self._patience.renew_s
+        now = self._monotonic()
+        self._answered_at = now + self._patience.open_s * self.count  # if all but the last hang when they are opened
+        self._renew_at = now + self._patience.renew_s
 
     def _gather(self, look: Look, end: float) -> None:
         """Listen until the main process has read all its GPUs, someone keeps it waiting, or the tick is over."""
@@ -169,7 +189,7 @@ class Crew:
         self._listen(look, 0.0)
         end = min(end, self._monotonic() + 0.05)
         while self._monotonic() < end and any(
-            seat.apart is not None and seat.apart.busy and seat.trouble is None for seat in self.seats.values()
+            seat.apart is not None and seat.apart.busy and seat.good > 0 for seat in self.seats.values()
         ):
             self._listen(look, max(0.001, end - self._monotonic()))
 
@@ -231,19 +251,25 @@ class Crew:
         elif reader is self._next:
             self._refused[seat.number] = code
         else:
-            self._leave(seat, reader, Trouble.LOST if code in GPU_GONE else Trouble.FAILED, words(code))
+            self._leave(seat, reader, _trouble(code), code)
 
     def _read(self, look: Look, seat: Seat, reader: Reader, message: dict[str, Any]) -> None:
         code = message.get("lost")
         if code is not None:
-            self._leave(seat, reader, Trouble.LOST, words(code))
+            self._leave(seat, reader, Trouble.LOST, int(code))
             return
+        self._answered_at = self._monotonic()
         if seat.number not in self._skip:
             look.readings.setdefault(seat.number, []).append(message)
         seat.statics |= message.get("c", {})
+        if not message.get("v") and "reset" not in message:
+            codes = set(message.get("x", {}).values())
+            self._leave(seat, reader, Trouble.FAILED, min(codes - {NO_PERMISSION} or codes or {NOT_SUPPORTED}))
+            return
         if "reset" in message:
             if seat.trouble is not Trouble.RESET:
                 seat.trouble, seat.words, seat.failures = Trouble.RESET, words(RESET_REQUIRED), 0
+                self._retry_later(seat)
             return
         if seat.trouble in (Trouble.HANGS, Trouble.LATE) and seat.told:
             seconds = self._monotonic() - seat.since
@@ -260,18 +286,14 @@ class Crew:
         seat.together, seat.apart, seat.good = False, main, 0
         seat.trouble, seat.words, seat.since = Trouble.LATE, doing.call, self._monotonic() - age
         main.keep(seat.number)
-        others = [other for other in self.seats.values() if other.together]
-        if not others and not any(other.trouble is None for other in self.seats.values()):
-            self._end_all()
-            raise SourceHangs(f"no GPU answers: {doing.call} hangs")
-        self._main = self._start(others)
+        self._main = self._start([other for other in self.seats.values() if other.together])
         self._skip |= look.readings.keys()
 
-    def _leave(self, seat: Seat, reader: Reader, trouble: Trouble, text: str) -> None:
+    def _leave(self, seat: Seat, reader: Reader, trouble: Trouble, code: int) -> None:
         """Nobody reads this GPU until it is tried again."""
         if seat.trouble is not trouble:
             seat.since, seat.failures = self._monotonic(), 0
-        seat.trouble, seat.words, seat.good = trouble, text, 0
+        seat.trouble, seat.words, seat.code, seat.good = trouble, words(code), code, 0
         if reader is seat.apart:
             seat.apart = None
             self._end(reader)
@@ -322,7 +344,7 @@ class Crew:
         if seat.trouble is not Trouble.HANGS:
             seat.trouble, seat.since, seat.told = Trouble.HANGS, now - age, False
         seat.words = doing.call
-        if not seat.told:
+        if not seat.told and look.readings:  # where no GPU answers it is the node that hangs
             seat.told = True
             look.hangs.append(Hang(seat=seat, call=doing.call, seconds=age, over=False))
         seat.apart, seat.stuck = None, reader
@@ -350,28 +372,22 @@ class Crew:
         for seat in self.seats.values():
             if seat.number in successor.targets and seat.apart is not None:
                 self._end(seat.apart)
-                seat.apart, seat.together = None, True
+                seat.apart, seat.together, seat.good = None, True, 0
         if self._main is not None:
             self._end(self._main)
         self._main = successor
         for number, code in self._refused.items():
-            self._leave(
-                self.seats[number], successor, Trouble.LOST if code in GPU_GONE else Trouble.FAILED, words(code)
-            )
+            self._leave(self.seats[number], successor, _trouble(code), code)
         self.driver = str(successor.about.get("driver") or "") or self.driver
 
-    def _refusal(self, look: Look) -> int | None:
-        """The code with which every GPU fails at once, when it speaks of the node rather than of the GPUs."""
-        codes: set[int] = set()
-        for seat in self.seats.values():
-            for reading in look.readings.get(seat.number, ()):
-                found = set(reading.get("x", {}).values()) - {NO_PERMISSION}
-                if reading.get("v") or not found:
-                    return None
-                codes |= found
-            if seat.trouble is not None and seat.trouble is not Trouble.FAILED:
-                return None
-        if codes:
-            return min(codes) if codes <= REFUSALS.keys() else None
-        failed = [seat for seat in self.seats.values() if seat.trouble is Trouble.FAILED]
-        return 4 if failed and len(failed) == len(self.seats) else None
+    def _refusal(self) -> int | None:
+        """The code with which most GPUs fail at once and none works: it speaks of the node rather than of the GPUs."""
+        if any(seat.trouble in (None, Trouble.RESET) for seat in self.seats.values()):
+            return None
+        codes = [seat.code for seat in self.seats.values() if seat.trouble is Trouble.FAILED]
+        most = 2 * len(codes) > len(self.seats)
+        return min(codes) if most and REFUSALS.keys() >= set(codes) else None
+
+
+def _trouble(code: int) -> Trouble:
+    return Trouble.LOST if code in GPU_GONE else Trouble.FAILED

@@ -28,10 +28,12 @@ class Reader:
     Raises SourceUnavailable when no process can be started, or pynvml is not installed.
     """
 
-    def __init__(self, targets: Mapping[int, int | str], *, monotonic: Callable[[], float]) -> None:
+    def __init__(
+        self, targets: Mapping[int, int | str], *, monotonic: Callable[[], float], environment: Mapping[str, str]
+    ) -> None:
         self.targets: dict[int, int | str] = {}
         self.about: Mapping[str, Any] = {}
-        self.busy = True
+        self.busy = bool(targets)
         self.ended = False
         self._monotonic = monotonic
         self._heard = monotonic()
@@ -45,7 +47,7 @@ class Reader:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=(page,),
-                env={**os.environ, "PYTHONPATH": _paths(), "MALLOC_ARENA_MAX": "1"},
+                env={**os.environ, **environment, "PYTHONPATH": _paths(), "MALLOC_ARENA_MAX": "1"},
                 start_new_session=True,
             )
         except OSError as error:

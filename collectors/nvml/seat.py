@@ -35,6 +35,7 @@ class Seat:
     stuck: Reader | None = None  #: killed, but still in the driver
     trouble: Trouble | None = None
     words: str = ""
+    code: int = 0  #: NVML's, of a GPU that is lost or cannot be opened
     since: float = 0.0
     told: bool = False
     retry_at: float = 0.0

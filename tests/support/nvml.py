@@ -3,15 +3,12 @@
 To let it answer another call: a function in `stub.c`, its keys in `synthetic` or `captured`.
 """
 
-import os
 import shutil
 import subprocess
 import sysconfig
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -245,24 +242,7 @@ def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(tmp_path_factory.mktemp("nvml"))
 
 
-@contextmanager
-def found_by_children(stub: NvmlStub) -> Iterator[NvmlStub]:
-    """Processes started meanwhile find this library."""
-    before: Mapping[str, Any] = {name: os.environ.get(name) for name in stub.environment}
-    os.environ.update(stub.environment)
-    try:
-        yield stub
-    finally:
-        for name, value in before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
-
-
 @pytest.fixture
-def nvml(tmp_path: Path, nvml_library: Path) -> Iterator[NvmlStub]:
-    """A node with eight synthetic GPUs, found by every process that this test starts."""
-    stub = NvmlStub(tmp_path, nvml_library).profile([synthetic(place) for place in range(8)])
-    with found_by_children(stub):
-        yield stub
+def nvml(tmp_path: Path, nvml_library: Path) -> NvmlStub:
+    """A node with eight synthetic GPUs."""
+    return NvmlStub(tmp_path, nvml_library).profile([synthetic(place) for place in range(8)])
