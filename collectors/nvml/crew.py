@@ -24,6 +24,9 @@ log = logging.getLogger(__name__)
 NOT_SUPPORTED, NO_PERMISSION, RESET_REQUIRED, MISMATCH = 3, 4, 16, 18
 
 
+GATHER_S = 0.004  #: before listening: waking up for each answer costs more than reading it
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Patience:
     """How long is waited for what, in seconds.
@@ -176,6 +179,7 @@ class Crew:
 
     def _gather(self, look: Look, end: float) -> None:
         """Listen until the main process has read all its GPUs, someone keeps it waiting, or the tick is over."""
+        time.sleep(GATHER_S)
         while (main := self._main) is not None and main.busy:
             now = self._monotonic()
             doing, age = main.stuck(now)

@@ -5,6 +5,7 @@ To add a request: one branch in `_serve`.
 
 import contextlib
 import ctypes
+import gc
 import mmap
 import os
 import signal
@@ -32,6 +33,7 @@ def main() -> int:
         wire.write(answers, wire.pack({"hello": {"error": failed.code}}))
         return 1
     library.rest()
+    gc.freeze()  # what is loaded stays: no need to look through it again and again
     wire.write(answers, wire.pack({"hello": about}))
     with contextlib.suppress(BrokenPipeError):
         _serve(library, answers, str(about["driver"]))

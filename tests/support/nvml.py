@@ -17,6 +17,7 @@ from collectors.nvidia_smi_xml import parse_xml
 
 SOURCE = Path(__file__).parent / "nvml_stub" / "stub.c"
 Keys = dict[str, object]
+NARROW = ("field.82", "field.186", "field.144", "field.145", "field.230")  #: fields of 32 bits, as in stub.c
 _CLUSTER = "fabric_cluster_uuid"
 _STATES = {"Not Started": 1, "In Progress": 2, "Completed": 3}
 
@@ -202,6 +203,14 @@ class NvmlStub:
                 gpu.pop(key, None)
                 if value is not None:
                     gpu[key] = value
+        return self.write()
+
+    def garble(self, place: int) -> "NvmlStub":
+        """From now on this GPU answers every call with nonsense that no sensor can have."""
+        kept = ("uuid", "bus", "model", "serial", "events", "gpm", "buffers", "mig", "module")
+        for name in [name for name in self.gpus[place] if name not in kept]:
+            wide = name.startswith("field.") and name not in NARROW
+            self.gpus[place][name] = 2**64 - 1 if wide else 9 * 10**18
         return self.write()
 
     def about(self, **keys: object) -> "NvmlStub":
