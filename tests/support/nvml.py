@@ -88,6 +88,8 @@ def _keys(place: int, gpu: ListedGpu) -> Keys:
                 found[key] = value
             elif value is not None:
                 found[key] = round(value * factor)
+    if "platform_slot" in found:
+        found["platform_module"] = found.get("module", 0)
     if gpu.mig_enabled is not None:
         found["mig"] = int(gpu.mig_enabled)
     if (state := _STATES.get(gpu.fabric_state or "")) is not None:
