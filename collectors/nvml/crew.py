@@ -14,7 +14,7 @@ from typing import Any
 
 from collectors.listing import normal_bus_id
 from collectors.nvml.codes import GPU_GONE, REFUSALS, words
-from collectors.nvml.reader import Reader
+from collectors.nvml.reader import NS, Reader
 from collectors.nvml.seat import Hang, Look, Seat, Trouble
 from collectors.nvml_child import wire
 from telemetry.errors import SourceHangs, SourceUnavailable
@@ -32,7 +32,8 @@ class Patience:
     """How long is waited for what, in seconds.
 
     `late_s`: one GPU, while the others wait. `tick_s`: all of them. `reopen_s`, `open_s`: opening a GPU that was open
-    before, or never. `start_s`: the library. `hang_s`: a call of a GPU that is read apart, until it counts as hanging.
+    before, or never, while the others wait. `start_s`: the library, or opening a GPU, before it counts as hanging.
+    `hang_s`: any other call of a GPU that is read apart.
     `retry_s`: before a hanging or lost GPU is tried again, twice as long each time, up to the second figure.
     `settle`: readings in time before a GPU is read with the others again. `renew_s`: the age of the process at which
     another takes over, which finds GPUs that came back and a driver that was changed.
@@ -342,9 +343,10 @@ class Crew:
         seat.good = seat.good + 1 if in_time else 0
         if not reader.busy:
             return
-        doing, age = reader.stuck(now)
-        if age < max(self._patience.hang_s, 0.0 if doing.phase == wire.READING else self._patience.open_s):
-            return
+        doing, _ = reader.stuck(now)
+        age = now - doing.call_ns * NS  # of the one call: many that take long are no hang
+        if age < (self._patience.hang_s if doing.phase == wire.READING else self._patience.start_s):
+            return  # without persistence mode a driver takes seconds to wake a GPU up
         if seat.trouble is not Trouble.HANGS:
             seat.trouble, seat.since, seat.told = Trouble.HANGS, now - age, False
         seat.words = doing.call

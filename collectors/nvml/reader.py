@@ -129,7 +129,8 @@ class Reader:
         if doing is None:
             call = "none" if self.about else "start"
             phase = wire.READING if self.about else wire.STARTING
-            return wire.Doing(0, 0, phase, -1, call), now - self._heard
+            heard_ns = round(self._heard / NS)
+            return wire.Doing(heard_ns, heard_ns, phase, -1, call), now - self._heard
         return doing, max(0.0, now - min(doing.call_ns, doing.target_ns) * NS)
 
     def end(self) -> None:

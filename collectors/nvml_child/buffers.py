@@ -19,6 +19,7 @@ KINDS: tuple[tuple[int, str, float], ...] = (
 )
 NO_NEW = frozenset((6, 21))  #: not found, no data: nothing since the last time
 MOST = 256  #: samples taken at once; drivers keep about 120
+NO_PERMISSION = 4  #: the plain calls do without
 _SAMPLE = struct.Struct("<Q8s")  #: nvmlSample_t: time in us, value
 
 
@@ -45,7 +46,7 @@ class Buffers:
             try:
                 form, samples = self._library.ask(samples_since, self._handle, kind, last_us)
             except Failed as failed:
-                if failed.code in UNSUPPORTED:
+                if failed.code in UNSUPPORTED or failed.code == NO_PERMISSION:
                     self._kinds.remove((kind, metric, factor))
                 elif failed.code not in NO_NEW:
                     raise

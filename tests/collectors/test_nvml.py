@@ -240,7 +240,9 @@ def test_a_child_that_dies_is_replaced(nvml: NvmlStub, collector: Make) -> None:
 
 def test_two_gpus_that_hang_at_once_cost_only_themselves(nvml: NvmlStub, collector: Make) -> None:
     """The one that takes over may hang too: the other six go on."""
-    one = collector(patience=Patience(late_s=0.2, tick_s=0.9, reopen_s=0.3, hang_s=0.5, retry_s=(60.0, 60.0)))
+    one = collector(
+        patience=Patience(late_s=0.2, tick_s=0.9, reopen_s=0.3, start_s=3.0, hang_s=0.5, retry_s=(60.0, 60.0))
+    )
     assert len(rows(one.collect())) == 8
     nvml.set(1, hang="all").set(6, hang="all")
     deadline = time.monotonic() + 10

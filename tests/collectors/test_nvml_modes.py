@@ -22,7 +22,15 @@ from telemetry.records import Event
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "collectors.md"
 QUICK = Patience(
-    late_s=0.25, tick_s=2.0, reopen_s=0.5, open_s=0.5, hang_s=0.6, retry_s=(0.3, 1.0), settle=3, renew_s=600.0
+    late_s=0.5,
+    tick_s=2.0,
+    reopen_s=0.5,
+    open_s=0.5,
+    start_s=2.0,
+    hang_s=0.6,
+    retry_s=(0.3, 1.0),
+    settle=3,
+    renew_s=600.0,
 )
 ALL = frozenset(range(8))
 MODES: dict[str, Callable[["Node"], None]] = {}
@@ -124,7 +132,8 @@ def a_GPU_hangs_in_one_call(node: Node) -> None:
 def a_GPU_hangs_when_the_agent_starts(node: Node) -> None:
     node.nvml.set(3, hang="all")
     node.until(ALL - {3})
-    assert not any(kind == "gpu_lost" for kind, _ in node.told())
+    node.wait(lambda: node.sampled() == ALL - {3} and len(node.events) == 2)
+    assert node.told() == [("missing_gpu", ""), ("collector_hang", "")]
     node.nvml.set(3, hang=None)
     node.until(ALL)
 
@@ -143,13 +152,13 @@ def every_GPU_hangs(node: Node) -> None:
 @mode
 def a_GPU_is_slow(node: Node) -> None:
     assert node.sampled() == ALL
-    node.nvml.set(3, slow_ms=25)
+    node.nvml.set(3, slow_ms=40)
     assert ALL - {3} <= node.sampled()
     seen = []
     for _ in range(12):
         started = time.monotonic()
         seen.append(node.sampled())
-        assert time.monotonic() - started < 0.5  # the others do not wait for it
+        assert time.monotonic() - started < 1.0  # the others do not wait for it
         time.sleep(0.1)
     assert all(ALL - {3} <= places for places in seen)
     assert 1 <= sum(3 in places for places in seen) < 12
