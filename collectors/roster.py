@@ -267,4 +267,5 @@ def _inventory_of(name: str, gpu: ListedGpu, slot: int | None) -> GpuInventory:
         max_memory_clock_mhz=integer("max_memory_clock_mhz"),
         mig_enabled=gpu.mig_enabled,
         fabric=fabric_of(gpu),
+        numa_node=integer("numa_node"),
     )

@@ -14,8 +14,9 @@ from typing import Any
 from collectors import Reading
 from collectors.cells import Missing
 from collectors.listing import ListedGpu, Listing
-from collectors.nvml.crew import NO_PERMISSION, Crew, Patience
+from collectors.nvml.crew import NO_PERMISSION, Crew
 from collectors.nvml.kernel_log import KERNEL_LOG, KernelLog
+from collectors.nvml.patience import Patience
 from collectors.nvml.seat import Hang, Look, Seat, Trouble
 from collectors.nvml.values import check
 from collectors.nvml.xids import XidLedger
@@ -26,6 +27,8 @@ from telemetry.records import Event, SampleBatch
 log = logging.getLogger(__name__)
 
 SOURCE = "nvml"
+PCI_DEVICES = Path("/sys/bus/pci/devices")
+"""Where Linux says to which NUMA node a PCI device belongs: NVML's own call speaks of the GPU's memory."""
 _STATICS = frozenset(metric.name for metric in METRICS.values() if metric.kind is Kind.STATIC)
 _TEXTS = frozenset(metric.name for metric in METRICS.values() if metric.type == "string")
 RESET = {"recovery_action": 1}
@@ -53,6 +56,7 @@ class Nvml:
         expected_gpus: int | None = None,
         place: Sequence[tuple[str, str]] = (),
         kernel_log: Path = KERNEL_LOG,
+        pci_devices: Path = PCI_DEVICES,
         environment: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self._node = node
@@ -60,6 +64,8 @@ class Nvml:
         self._clock_ns = clock_ns
         self._expected = expected_gpus
         self._place = tuple(place)
+        self._pci_devices = pci_devices
+        self._numa: dict[str, int | None] = {}
         self._kernel_log = KernelLog(kernel_log, clock_ns=clock_ns)
         self._xids = XidLedger(node)
         self._roster: Roster | None = None
@@ -171,10 +177,22 @@ class Nvml:
             fabric_state=_text(known.get("fabric_state")),
             fabric_status=_text(known.get("fabric_status")),
             values=values,
-            statics={**check(numbers, {})[0], **texts},
+            statics={**check(numbers, {})[0], **texts, **self._numa_node(seat)},
             missing=missing,
             lost=lost,
         )
+
+    def _numa_node(self, seat: Seat) -> dict[str, int]:
+        bus = seat.bus or ""
+        if bus not in self._numa:
+            path = self._pci_devices / bus[4:] / "numa_node"  # Linux writes the domain with four digits
+            try:
+                number = int(path.read_text(encoding="ascii"))
+            except (OSError, ValueError):
+                number = -1
+            self._numa[bus] = number if 0 <= number < 2**16 else None
+        found = self._numa[bus]
+        return {} if found is None else {"numa_node": found}
 
     def _batch(self, changes: Changes, rows: Mapping[str, list[Row]]) -> tuple[SampleBatch, ...]:
         gpus = tuple(changes.answered)

@@ -1,19 +1,19 @@
 """The crew: which process reads which GPU, so that one that hangs costs only itself.
 
 All GPUs are read by one child. A GPU that keeps it waiting is left to that child, and a new one takes the others over.
-To change how long anything is waited for: `Patience`.
+To change how long anything is waited for: `patience.py`.
 """
 
 import logging
 import select
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
 from collectors.listing import normal_bus_id
 from collectors.nvml.codes import GPU_GONE, REFUSALS, words
+from collectors.nvml.patience import Patience
 from collectors.nvml.reader import NS, Reader
 from collectors.nvml.seat import Hang, Look, Seat, Trouble
 from collectors.nvml_child import wire
@@ -24,35 +24,8 @@ log = logging.getLogger(__name__)
 NOT_SUPPORTED, NO_PERMISSION, RESET_REQUIRED, MISMATCH = 3, 4, 16, 18
 
 
+MOST_STUCK = 2  #: killed processes that do not die, with which a new start is still tried
 GATHER_S = 0.004  #: before listening: waking up for each answer costs more than reading it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Patience:
-    """How long is waited for what, in seconds.
-
-    `late_s`: one GPU, while the others wait. `tick_s`: all of them. `reopen_s`, `open_s`: opening a GPU that was open
-    before, or never, while the others wait. `start_s`: the library, or opening a GPU, before it counts as hanging.
-    `hang_s`: any other call of a GPU that is read apart.
-    `retry_s`: before a hanging or lost GPU is tried again, twice as long each time, up to the second figure.
-    `settle`: readings in time before a GPU is read with the others again. `renew_s`: the age of the process at which
-    another takes over, which finds GPUs that came back and a driver that was changed.
-    """
-
-    late_s: float
-    tick_s: float
-    reopen_s: float = 1.5
-    open_s: float = 5.0
-    start_s: float = 30.0
-    hang_s: float = 5.0
-    retry_s: tuple[float, float] = (5.0, 300.0)
-    settle: int = 30
-    renew_s: float = 600.0
-
-    @classmethod
-    def of(cls, interval_s: float) -> "Patience":
-        """For one reading in so many seconds."""
-        return cls(late_s=min(2.0, max(0.2, 0.4 * interval_s)), tick_s=0.9 * interval_s)
 
 
 class Crew:
@@ -155,9 +128,10 @@ class Crew:
 
     def _begin(self, look: Look) -> None:
         """Start the library, and a seat for each GPU that it counts."""
-        if len(self._ending) > max(2, len(self.seats)):
-            raise SourceHangs(f"{len(self._ending)} killed processes are stuck in the driver")
         self._end_all()
+        stuck = [reader for reader in self._ending if not reader.wait(0.2)]
+        if len(stuck) > MOST_STUCK:
+            raise SourceHangs(f"{len(stuck)} killed processes are stuck in the driver")
         self._main = main = self._start([])
         while not main.about:
             self._listen(look, 0.2)

@@ -16,8 +16,8 @@ from collectors.cells import Missing
 from collectors.nvidia_smi import NvidiaSmi
 from collectors.nvml.codes import CODES, meaning
 from collectors.nvml.collector import Nvml
-from collectors.nvml.crew import Patience
 from collectors.nvml.kernel_log import KernelLog
+from collectors.nvml.patience import Patience
 from collectors.nvml.values import check
 from collectors.nvml.xids import XidLedger
 from collectors.nvml_child.buffers import KINDS
@@ -261,6 +261,16 @@ def test_slots_are_bus_order_where_there_are_no_modules(nvml: NvmlStub, collecto
     nvml.set(module=None).about(order="3,1,2,0,4,5,6,7")
     [inventory] = collector().collect().inventory
     assert {gpu.bus_id: gpu.slot for gpu in inventory.gpus} == {bus_id(place): place for place in range(8)}
+
+
+def test_the_numa_node_is_the_host_s(nvml: NvmlStub, collector: Make, tmp_path: Path) -> None:
+    """As Linux says for the PCI slot; null where it knows none, which it writes as -1."""
+    for place, text in ((0, "1\n"), (1, "-1\n")):
+        device = tmp_path / "pci" / bus_id(place)[4:]
+        device.mkdir(parents=True)
+        (device / "numa_node").write_text(text)
+    [inventory] = collector(pci_devices=tmp_path / "pci").collect().inventory
+    assert [gpu.numa_node for gpu in inventory.gpus[:3]] == [1, None, None]
 
 
 def test_large_numbers_of_the_platform_are_read(nvml: NvmlStub, collector: Make) -> None:

@@ -16,7 +16,7 @@ from support.nvml import NvmlStub, bus_id, gpu_uuid, synthetic
 
 from collectors import Reading
 from collectors.nvml.collector import Nvml
-from collectors.nvml.crew import Patience
+from collectors.nvml.patience import Patience
 from telemetry.errors import SourceHangs, SourceUnavailable
 from telemetry.records import Event
 
