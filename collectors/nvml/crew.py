@@ -25,6 +25,7 @@ NOT_SUPPORTED, NO_PERMISSION, RESET_REQUIRED, MISMATCH = 3, 4, 16, 18
 
 
 MOST_STUCK = 2  #: killed processes that do not die, with which a new start is still tried
+APART_S = 0.05  #: for a GPU that is read apart and answers, after the others have: whoever makes it is in time
 GATHER_S = 0.004  #: before listening: waking up for each answer costs more than reading it
 
 
@@ -166,9 +167,9 @@ class Crew:
                 break
             self._listen(look, min(patience - age, end - now) + 0.001)
         self._listen(look, 0.0)
-        end = min(end, self._monotonic() + 0.05)
+        end = min(end, self._monotonic() + APART_S)
         while self._monotonic() < end and any(
-            seat.apart is not None and seat.apart.busy and seat.good > 0 for seat in self.seats.values()
+            seat.apart is not None and seat.apart.busy and seat.trouble is None for seat in self.seats.values()
         ):
             self._listen(look, max(0.001, end - self._monotonic()))
 

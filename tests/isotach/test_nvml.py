@@ -1,6 +1,7 @@
 """`isotach up` and `doctor` on a node whose NVML is the stub: who is seen, who is not, and what becomes of each."""
 
 import json
+import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -83,6 +84,27 @@ def test_three_sick_gpus_cost_the_other_five_nothing(nvml: NvmlStub, tmp_path: P
         assert parent.memory_info().rss < before * 1.1 + 10e6
         assert process.stop() == 0
         assert not any(child.is_running() for child in children)
+
+
+def test_no_child_survives_an_agent_that_is_killed(nvml: NvmlStub, tmp_path: Path) -> None:
+    """kill -9 of the agent ends the processes that read NVML for it, also one that hangs."""
+    with processes(tmp_path) as site:
+        words = ("agent", "--collector", "nvml", "--server", "http://127.0.0.1:1", "--interval-s", 0.5)
+        agent = site.start("agent", *words, environment=nvml.environment)
+        parent = psutil.Process(agent.pid)
+        site.until(parent.children, "NVML is read")
+        nvml.set(2, hang="all")
+        children = site.until(lambda: len(found := parent.children()) == 2 and found, "one GPU is read apart")
+        agent.send(signal.SIGKILL)
+        site.until(lambda: all(ended(child) for child in children), "both children have ended")
+
+
+def ended(process: psutil.Process) -> bool:
+    """Whether it runs no more; whoever adopts it may not have buried it yet."""
+    try:
+        return bool(process.status() == psutil.STATUS_ZOMBIE)
+    except psutil.NoSuchProcess:
+        return True
 
 
 def tiers(server: Server) -> dict[int, str]:
