@@ -86,7 +86,8 @@ class Crew:
             raise SourceUnavailable(f"{REFUSALS[refusal]}: {words(refusal)}")
         silent_s = self._monotonic() - self._answered_at
         waited_for = [seat for seat in self.seats.values() if seat.trouble in (Trouble.LATE, Trouble.HANGS)]
-        if waited_for and not look.readings and silent_s > self._patience.hang_s:
+        enough_s = self._patience.hang_s + self._patience.reopen_s * len(self.seats)  # any may hang on the way
+        if waited_for and not look.readings and silent_s > enough_s:
             call = waited_for[0].words
             self._end_all()
             raise SourceHangs(f"no GPU answers for {silent_s:.0f} s: {call} hangs")

@@ -123,14 +123,14 @@ class Reader:
     def stuck(self, now: float) -> tuple[wire.Doing, float]:
         """The call it is in and for how many seconds (or as long as its GPU takes, if that is longer).
 
-        One that is in no call, yet owes an answer, is in "start" or in "none" since it was last heard.
+        One that is in no call, yet owes an answer, is in "start" or in "none" since it was last heard: the machine is
+        busy, and as much patience is due as for a start.
         """
         doing = wire.doing(self._page)
         if doing is None:
             call = "none" if self.about else "start"
-            phase = wire.READING if self.about else wire.STARTING
             heard_ns = round(self._heard / NS)
-            return wire.Doing(heard_ns, heard_ns, phase, -1, call), now - self._heard
+            return wire.Doing(heard_ns, heard_ns, wire.STARTING, -1, call), now - self._heard
         return doing, max(0.0, now - min(doing.call_ns, doing.target_ns) * NS)
 
     def end(self) -> None:
