@@ -162,7 +162,9 @@ class Crew:
             doing, age = main.stuck(now)
             patience = self._wait_for(doing)
             if age >= patience:
-                self._part(look, doing, age)
+                time.sleep(GATHER_S)
+                if main.stuck(now)[0] == doing:  # not an entry read while it was written
+                    self._part(look, doing, age)
                 continue
             if now >= end:
                 break

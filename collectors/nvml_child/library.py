@@ -40,6 +40,7 @@ class Library:
         self._target = -1
         self._target_ns = 0
         self._names: dict[Any, bytes] = {}
+        self._entry = 0
 
     def begin(self, phase: int, target: int) -> None:
         """From now on calls are about this target."""
@@ -47,14 +48,16 @@ class Library:
 
     def rest(self) -> None:
         """In no call any more."""
-        wire.mark(self._page, 0, 0, self._phase, -1, b"")
+        self._entry += 1
+        wire.mark(self._page, self._entry, 0, 0, self._phase, -1, b"")
 
     def ask(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """The function's answer; raises Failed with NVML's code."""
         name = self._names.get(function)
         if name is None:
             name = self._names[function] = function.__name__.encode()[:40]
-        wire.mark(self._page, time.monotonic_ns(), self._target_ns, self._phase, self._target, name)
+        self._entry += 1
+        wire.mark(self._page, self._entry, time.monotonic_ns(), self._target_ns, self._phase, self._target, name)
         try:
             return function(*arguments)
         except pynvml.NVMLError as error:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 LENGTH = struct.Struct("<I")
 MAX_MESSAGE_BYTES = 1 << 20  #: a GPU's reading has 1 KB
-_PROGRESS = struct.Struct("<QQii40s")
+_PROGRESS = struct.Struct("<QQQii40sQ")  #: number of the entry, the entry, its number again
 PROGRESS_BYTES = _PROGRESS.size
 
 STARTING, OPENING, READING = 0, 1, 2
@@ -69,14 +69,14 @@ class Inbox:
         return found
 
 
-def mark(page: mmap.mmap, call_ns: int, target_ns: int, phase: int, target: int, call: bytes) -> None:
-    """Say in which call the child is."""
-    _PROGRESS.pack_into(page, 0, call_ns, target_ns, phase, target, call)
+def mark(page: mmap.mmap, entry: int, call_ns: int, target_ns: int, phase: int, target: int, call: bytes) -> None:
+    """Say in which call the child is; `entry` is another number each time."""
+    _PROGRESS.pack_into(page, 0, entry, call_ns, target_ns, phase, target, call, entry)
 
 
 def doing(page: mmap.mmap) -> Doing | None:
-    """In which call the child is; None while it is in none. May be torn: it is only ever compared with a patience."""
-    call_ns, target_ns, phase, target, call = _PROGRESS.unpack_from(page)
-    if call_ns == 0:
+    """In which call the child is; None while it is in none, or just about to write: half of an entry is no entry."""
+    first, call_ns, target_ns, phase, target, call, last = _PROGRESS.unpack_from(page)
+    if call_ns == 0 or first != last:
         return None
     return Doing(call_ns, target_ns, phase, target, call.rstrip(b"\0").decode("ascii", "replace"))

@@ -1,5 +1,6 @@
 """The nvml collector: real captures through the stub, identity, units, XIDs from two sources, and the traps of NVML."""
 
+import mmap
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -25,7 +26,7 @@ from collectors.nvml_child.calls import CALLS, INSTEAD
 from collectors.nvml_child.fields import FIELDS, slowdown_fields
 from collectors.nvml_child.gpm import METRICS as GPM
 from collectors.nvml_child.number import number
-from collectors.nvml_child.wire import Inbox, pack
+from collectors.nvml_child.wire import PROGRESS_BYTES, Doing, Inbox, doing, mark, pack
 from telemetry.errors import SourceUnavailable
 from telemetry.metrics import METRICS, SAMPLED
 
@@ -215,6 +216,20 @@ def test_numbers_are_read_by_their_type() -> None:
     assert number(5, b"\xff\xff\xff\xff\0\0\0\0") == -1
     assert number(0, bytes(6) + b"\xf0\x3f") == 1.0
     assert check({"energy_mj": number(99, bytes(8))}, {})[0] == {}
+
+
+def test_half_an_entry_of_progress_is_none() -> None:
+    """A child that is stopped while it writes down its call is not taken for one that hangs since the year 1970."""
+    page = mmap.mmap(-1, PROGRESS_BYTES)
+    mark(page, 1, 5, 4, 2, 3, b"nvmlDeviceGetName")
+    assert doing(page) == Doing(5, 4, 2, 3, "nvmlDeviceGetName")
+    whole = page[:]
+    mark(page, 2, 0, 0, 2, -1, b"")
+    assert doing(page) is None
+    for cut in range(8, PROGRESS_BYTES - 8):
+        page[:cut], page[cut:] = whole[:cut], page[cut:]
+        assert doing(page) is None
+        mark(page, 2, 0, 0, 2, -1, b"")
 
 
 @given(st.lists(st.dictionaries(st.text(max_size=5), st.integers() | st.none()), max_size=5), st.integers(1, 50))
