@@ -24,7 +24,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "collectors.md"
 QUICK = Patience(
     late_s=1.0,
     tick_s=4.0,
-    reopen_s=0.5,
+    reopen_s=2.5,
     open_s=1.0,
     start_s=20.0,
     hang_s=1.2,
@@ -149,6 +149,7 @@ def a_GPU_hangs_when_the_agent_starts(node: Node) -> None:
 
 @mode
 def every_GPU_hangs(node: Node) -> None:
+    node.again(reopen_s=0.3)
     assert node.sampled() == ALL
     node.nvml.set(hang="all")
     with pytest.raises(SourceHangs, match="no GPU answers"):
