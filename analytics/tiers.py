@@ -19,7 +19,7 @@ MEMORY: dict[str, tuple[pl.DataType, Any]] = {
     for prefix, kind, first in (("m", pl.UInt32(), 0), ("a", pl.Boolean(), False), ("v", pl.Float64(), None))
     for code in JUDGED
 } | {f"t_{code}": (pl.String(), None) for code in WORDED}
-"""By code: `m_` its last judgements as bits, newest lowest; `a_` whether it counts; `v_`, `t_` its newest value and words."""
+"""Per code: `m_` the last judgements as bits, newest lowest; `a_` whether it counts; `v_`, `t_` what was said last."""
 
 SCHEMA: dict[str, pl.DataType] = {"gpu": KEY} | {name: kind for name, (kind, _) in MEMORY.items()}
 """The memory of judgements: only GPUs of which some bit is set have a row; all others are clean."""

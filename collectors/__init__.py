@@ -47,6 +47,7 @@ class Collector(Protocol):
 COLLECTORS: Mapping[str, str] = MappingProxyType(
     {
         "nvidia_smi": "collectors.nvidia_smi:NvidiaSmi",
+        "nvml": "collectors.nvml.collector:Nvml",
         "replay": "collectors.replay:Replay",
         "simulated": "collectors.simulated:Simulated",
     }

@@ -85,13 +85,15 @@ class Listing:
     """All GPUs of a node.
 
     `complete` is False when the output was cut off or damaged: an absent GPU then proves nothing. `lost` maps the bus
-    ids of GPUs that are not listed, because the driver has no handle for them, to its words. `broken` counts rows that
-    could not be read, by reason.
+    ids of GPUs that are not listed, because the driver has no handle for them, to its words. `waiting` holds bus ids of
+    GPUs that were asked and have not answered yet: neither lost nor gone. `broken` counts rows that could not be read,
+    by reason.
     """
 
     gpus: Sequence[ListedGpu]
     complete: bool = True
     lost: Mapping[str, str] = field(default_factory=dict)
+    waiting: frozenset[str] = frozenset()
     broken: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -77,6 +77,7 @@ class Roster:
         self._absent: dict[str, str] = {}  # gpu_uuid -> the kind of event that told of it
         self._faults: dict[str, str] = {}
         self._driver: str | None = None
+        self._shown: dict[str, ListedGpu] = {}  # as last seen: one that keeps us waiting stays in the inventory
         self._counters: dict[str, dict[str, int | float]] = {}
         self._short = 0
         self._last: NodeInventory | None = None
@@ -90,16 +91,23 @@ class Roster:
         """Compare with the last listing and remember this one."""
         gpus, rejected = self._identify(listing)
         answered = {name: gpu for name, gpu in gpus.items() if gpu.answered}
+        self._shown |= answered
+        waiting = {
+            name: self._shown[name]
+            for name, bus in self._known.items()
+            if (bus in listing.waiting or not listing.complete)
+            and name in self._shown.keys() - gpus.keys() - self._absent.keys()
+        }
         events = [
             *self._swaps(gpus, time_ns),
             *self._losses(gpus, listing, time_ns),
-            *self._shortage(answered, time_ns),
+            *self._shortage(len(answered) + len(waiting), time_ns),
             *self._reloads(answered, time_ns),
             *self._fabric_faults(answered, time_ns),
         ]
-        return Changes(
-            answered=answered, inventory=self._inventory(answered, time_ns), events=events, rejected=rejected
-        )
+        here = waiting | answered
+        inventory = self._inventory({name: here[name] for name in self._known if name in here}, time_ns)
+        return Changes(answered=answered, inventory=inventory, events=events, rejected=rejected)
 
     def _event(self, time_ns: int, gpu_uuid: str, kind: str, detail: str) -> Event:
         log.warning("%s: %s %s: %s", self._node, kind, gpu_uuid, detail)
@@ -136,6 +144,7 @@ class Roster:
                 self._absent.pop(before, None)
                 self._faults.pop(before, None)
                 self._counters.pop(before, None)
+                self._shown.pop(before, None)
                 events.append(self._event(time_ns, name, "new_gpu", f"at {gpu.bus_id}, where {before} was"))
             self._known[name] = gpu.bus_id or self._known.get(name)
         return events
@@ -149,7 +158,7 @@ class Roster:
             elif not gpu.answered:
                 lost[name] = ("missing_gpu", "listed, but gives no value")
         for name, bus in self._known.items():
-            if name in gpus:
+            if name in gpus or bus in listing.waiting:
                 continue
             if bus in listing.lost:
                 lost[name] = ("gpu_lost", listing.lost[bus or ""])
@@ -169,11 +178,11 @@ class Roster:
         }
         return events
 
-    def _shortage(self, answered: Mapping[str, ListedGpu], time_ns: int) -> list[Event]:
+    def _shortage(self, answered: int, time_ns: int) -> list[Event]:
         """Fewer GPUs than expected; told again when still more go missing."""
-        short = max(0, (self._expected or 0) - len(answered))
+        short = max(0, (self._expected or 0) - answered)
         grew, self._short = short > self._short, short
-        detail = f"{len(answered)} of {self._expected} GPUs answer"
+        detail = f"{answered} of {self._expected} GPUs answer"
         return [self._event(time_ns, "", "missing_gpu", detail)] if grew else []
 
     def _reloads(self, answered: Mapping[str, ListedGpu], time_ns: int) -> list[Event]:
@@ -258,4 +267,5 @@ def _inventory_of(name: str, gpu: ListedGpu, slot: int | None) -> GpuInventory:
         max_memory_clock_mhz=integer("max_memory_clock_mhz"),
         mig_enabled=gpu.mig_enabled,
         fabric=fabric_of(gpu),
+        numa_node=integer("numa_node"),
     )

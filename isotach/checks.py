@@ -10,7 +10,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
@@ -24,8 +24,10 @@ State = Literal["ok", "note", "wrong"]
 HTTP_TIMEOUT_S = 5.0
 KAFKA_TIMEOUT_S = 5.0
 CLOCK_OFFSET_LIMIT_S = 5.0
+NVML_READINGS = 3  #: activity needs two
+NVML_PAUSE_S = 0.2
 EXTRAS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {"agent": ("confluent_kafka",), "server": ("polars", "duckdb", "fastapi", "sklearn", "orjson", "rich")}
+    {"agent": ("confluent_kafka", "pynvml"), "server": ("polars", "duckdb", "fastapi", "sklearn", "orjson", "rich")}
 )
 # What is lost without a metric, for those that scoring leans on.
 COSTS: Mapping[str, str] = MappingProxyType(
@@ -66,7 +68,63 @@ def python(_settings: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def gpus(settings: Mapping[str, Any]) -> Iterator[Finding]:
-    """What nvidia-smi says on this machine, and what is lost by what it does not say."""
+    """What NVML, else nvidia-smi, says on this machine, and what is lost by what it does not say."""
+    yield from _nvml() if roles.nvml_loads() else _nvidia_smi()
+
+
+def _nvml() -> Iterator[Finding]:
+    from collectors.nvml.collector import Nvml
+
+    collector = Nvml(node=roles.node_name({"node": ""}))
+    try:
+        readings = []
+        for _ in range(NVML_READINGS):
+            readings.append(collector.collect())
+            time.sleep(NVML_PAUSE_S)
+    except IsotachError as error:
+        remedy = "load the driver, or reboot if it was changed under running processes; in a container pass the GPUs in"
+        yield Finding(check="nvml", state="wrong", seen=str(error), remedy=remedy)
+        return
+    finally:
+        collector.close()
+    batches = [batch for reading in readings for batch in reading.samples]
+    count = max((len(batch.gpus) for batch in batches), default=0)
+    seen = f"{count} GPUs answered, driver {collector.driver}"
+    yield Finding(check="nvml", state="ok" if count else "wrong", seen=seen)
+    for event in (event for reading in readings for event in reading.events):
+        yield Finding(
+            check=f"nvml {event.kind}",
+            state="wrong",
+            seen=f"{event.gpu_uuid or 'node'}: {event.detail}",
+            remedy="docs/collectors.md says what becomes of such a GPU; nvidia-smi and the kernel's log may tell more",
+        )
+    denied = sorted(
+        {name.partition(":")[0] for r in readings for name in r.rejected if name.endswith(":no_permission")}
+    )
+    if denied:
+        remedy = "these values need more rights: run the agent with CAP_SYS_ADMIN, or do without"
+        yield Finding(check="nvml permissions", state="note", seen=f"refused: {', '.join(denied)}", remedy=remedy)
+    if collector.reads_kernel_log:
+        yield Finding(check="kernel log", state="ok", seen="XIDs are read from /dev/kmsg and from NVML")
+    else:
+        remedy = (
+            "let the agent read /dev/kmsg (group adm or CAP_SYSLOG): XIDs of a GPU that fell off the bus are only there"
+        )
+        yield Finding(check="kernel log", state="note", seen="not readable: XIDs come from NVML alone", remedy=remedy)
+    filled = {name for b in batches for name, values in b.columns.items() if any(v is not None for v in values)}
+    absent = [metric.name for metric in SAMPLED if metric.name not in filled]
+    known = f"{len(filled)} of {len(SAMPLED)} metrics" + (f"; not: {', '.join(absent)}" if absent else "")
+    yield Finding(check="nvml fields", state="ok", seen=known)
+    yield from _costs(filled)
+
+
+def _costs(filled: Collection[str]) -> Iterator[Finding]:
+    for name, cost in COSTS.items():
+        if name not in filled:
+            yield Finding(check=f"metric {name}", state="note", seen="not reported", remedy=cost)
+
+
+def _nvidia_smi() -> Iterator[Finding]:
     if shutil.which("nvidia-smi") is None:
         yield Finding(
             check="nvidia-smi",
@@ -96,9 +154,7 @@ def gpus(settings: Mapping[str, Any]) -> Iterator[Finding]:
     count = 0 if batch is None else len(batch.gpus)
     yield Finding(check="nvidia-smi", state="ok" if count else "wrong", seen=f"{count} GPUs answered in {took_s:.1f} s")
     known = {} if batch is None else batch.columns
-    for metric in SAMPLED:
-        if metric.name in COSTS and all(value is None for value in known.get(metric.name, ())):
-            yield Finding(check=f"metric {metric.name}", state="note", seen="not reported", remedy=COSTS[metric.name])
+    yield from _costs({name for name, values in known.items() if any(value is not None for value in values)})
 
 
 def kafka(settings: Mapping[str, Any]) -> Iterator[Finding]:

@@ -4,6 +4,8 @@ To add a role: a function here that takes settings and returns what runs it; the
 """
 
 import contextlib
+import ctypes
+import importlib.util
 import logging
 import os
 import shutil
@@ -154,14 +156,48 @@ def start_ns(text: str, *, now_ns: int) -> int:
 def collectors(settings: Settings, names: Sequence[str]) -> "dict[str, tuple[Collector, float]]":
     """The collectors asked for, each with the seconds between two calls."""
     found: dict[str, tuple[Collector, float]] = {}
-    for name in dict.fromkeys(names):
-        if name == "none" or (name == "auto" and shutil.which("nvidia-smi") is None and not settings.get("smi_file")):
-            continue
-        if name in ("auto", "nvidia_smi"):
+    for name in dict.fromkeys(automatic(settings) if name == "auto" else name for name in names):
+        if name == "nvml":
+            found["nvml"] = nvml(settings)
+        elif name == "nvidia_smi":
             found["nvidia_smi"] = nvidia_smi(settings)
         elif name == "simulated":
             found["simulated"] = simulated(settings)
     return found
+
+
+def automatic(settings: Settings) -> str:
+    """What `auto` means here: captures if there are any, else NVML if it can be loaded, else nvidia-smi, else none."""
+    if settings.get("smi_file"):
+        return "nvidia_smi"
+    if nvml_loads():
+        return "nvml"
+    return "none" if shutil.which("nvidia-smi") is None else "nvidia_smi"
+
+
+def nvml_loads() -> bool:
+    """Whether NVML's library and its binding are here. The library is only mapped, none of its calls is made."""
+    if importlib.util.find_spec("pynvml") is None:
+        return False
+    try:
+        ctypes.CDLL("libnvidia-ml.so.1")
+    except OSError:
+        return False
+    return True
+
+
+def nvml(settings: Settings) -> "tuple[Collector, float]":
+    """The NVML collector."""
+    from collectors.nvml.collector import Nvml
+
+    interval_s = settings["interval_s"]
+    collector = Nvml(
+        node=node_name(settings),
+        interval_s=interval_s,
+        expected_gpus=settings["expected_gpus"] or None,
+        place=place(settings),
+    )
+    return collector, interval_s
 
 
 def nvidia_smi(settings: Settings) -> "tuple[Collector, float]":

@@ -93,7 +93,7 @@ SETTINGS: tuple[Setting, ...] = (
     _s("keep_history_days", "integer", 400, "days", SERVERS, "Hourly roll-ups, tier changes, events and measurements older than this leave the store.", low=1, high=36_500),
     _s("archive", "file", None, "folder", SERVERS, "Windows that leave the store go here first, as Parquet by site and day."),
     _s("node", "text", "", "", AGENTS, "This node's name as the scheduler knows it; the host name if empty."),
-    _s("collector", "choice", ("auto",), "", AGENTS, "What to collect from; may be given several times. auto: nvidia_smi where the command is, else nothing.", choices=("auto", "none", "nvidia_smi", "simulated"), many=True),
+    _s("collector", "choice", ("auto",), "", AGENTS, "What to collect from; may be given several times. auto: nvml where its library can be loaded, else nvidia_smi where the command is, else nothing.", choices=("auto", "none", "nvidia_smi", "nvml", "simulated"), many=True),
     _s("interval_s", "number", 1.0, "s", AGENTS, "Time between two samples of a GPU. nvidia_smi is never run more often than every 5 s.", low=0.1, high=3_600),
     _s("batch_s", "number", 10.0, "s", AGENTS, "Samples of one node are sent together for this long.", low=0.1, high=60),
     _s("expected_gpus", "integer", 0, "GPUs", AGENTS, "GPUs this node should have; 0 means that nobody said.", low=0, high=1_024),

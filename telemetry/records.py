@@ -49,6 +49,7 @@ class GpuInventory:
     max_memory_clock_mhz: int | None = None
     mig_enabled: bool | None = None
     fabric: str | None = None
+    numa_node: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

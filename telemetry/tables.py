@@ -193,6 +193,7 @@ GPUS = Table(
         _c("mig_enabled", "bool", "", "MIG mode; the physical GPU is scored all the same."),
         _c("fabric", "string", "", "NVLink domain, `<clusterUuid>.<cliqueId>`; null if there is none or it is not ready."),
         _c("seen_ns", "int64", "ns UTC", "When the inventory was taken.", null=False),
+        _c("numa_node", "uint16", "", "NUMA node of the host that the GPU's PCIe slot belongs to."),
     ),
 )
 

@@ -29,7 +29,9 @@ def command(**values: Any) -> None:
 
     found = roles.collectors(values, values["collector"])
     if not found:
-        raise SettingsError("nothing to collect from: no nvidia-smi on the PATH; choose with --collector")
+        raise SettingsError(
+            "nothing to collect from: neither NVML's library nor nvidia-smi is here; choose with --collector"
+        )
     registry = CollectorRegistry()
     with stop_on_signals() as stop:
         producer = roles.producer(values)

@@ -3,15 +3,19 @@
 To add a collector: one function here, under its name in `COLLECTORS`.
 """
 
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+import pytest
 from support.nvidia_smi import gpu_xml, listing_xml
+from support.nvml import NvmlStub, build, synthetic
 from support.recording import START_NS, batch
 
 from collectors import Collector
 from collectors.nvidia_smi import NvidiaSmi
+from collectors.nvml.collector import Nvml
 from collectors.replay import Replay
 from collectors.simulated import Simulated
 
@@ -21,6 +25,14 @@ def nvidia_smi(folder: Path) -> Collector:
     capture = folder / "n1.xml"
     capture.write_text(listing_xml([gpu_xml(1), gpu_xml(2)]), encoding="utf-8")
     return NvidiaSmi(node="n1", files=[capture], clock_ns=lambda: START_NS)
+
+
+def nvml(folder: Path) -> Collector:
+    """Two synthetic GPUs of the NVML stub."""
+    if shutil.which("gcc") is None:
+        pytest.skip("no gcc to build the NVML stub with")
+    stub = NvmlStub(folder, build(folder)).profile([synthetic(0), synthetic(1)])
+    return Nvml(node="n1", kernel_log=folder / "kmsg", environment=stub.environment)
 
 
 def replay(folder: Path) -> Collector:
@@ -34,6 +46,6 @@ def simulated(folder: Path) -> Collector:
 
 
 CASES: Mapping[str, Callable[[Path], Collector]] = MappingProxyType(
-    {"nvidia_smi": nvidia_smi, "replay": replay, "simulated": simulated}
+    {"nvidia_smi": nvidia_smi, "nvml": nvml, "replay": replay, "simulated": simulated}
 )
 """How to make each collector; the folder is for its input."""
