@@ -149,7 +149,9 @@ def _judged(cell: _Cell, chance: float, texts: dict[int, str]) -> Floats:
     some = _sample(cell.node)
     effects = _slot_effects(cell.values[some], cell.slot[some], int(cell.slot.max()))
     model = fit(cell.values[some] - effects[cell.slot[some]], loads=loads, floors=floors)
-    residuals = model.residuals(cell.values) - (effects @ model.gain)[cell.slot]
+    residuals = model.residuals(cell.values)
+    for response, shift in enumerate((effects @ model.gain).T):
+        residuals[:, response] -= shift[cell.slot]
     distance = model.distances(residuals)
     ratio = np.sqrt(distance / model.limit(chance))
     near = np.flatnonzero(distance > np.quantile(distance[some], max(CANDIDATES, 1 - MOST / len(distance))))

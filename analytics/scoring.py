@@ -12,21 +12,20 @@ from analytics.conditions import conditions
 from analytics.equal_work import at_equal_work
 from analytics.frames import schema
 from analytics.inputs import Step, check, read_step
-from analytics.keys import KEY, beside, by_gpu, known_in_order, once
+from analytics.keys import KEY, beside, by_gpu
+from analytics.news import differing, primary_of, remembered, with_news
 from analytics.oddity import odd_combinations
 from analytics.peers import GROUPED_BY, peer_group
 from analytics.policy import DEFAULT, Policy
 from analytics.publish import scores_of, transitions_of
 from analytics.speed import window_speed
-from analytics.state import GPU_SCHEMA, State, empty, forget, restore, speeds, under
+from analytics.state import State, empty, forget, restore, speeds, under
 from analytics.thresholds import Thresholds
 from analytics.tiers import judge, judge_fast, slow_findings
 from analytics.verdicts import reasons, verdicts
 from telemetry.tables import EVENTS, SCORES, TRANSITIONS
 
 __all__ = ["Scored", "State", "apply", "empty", "restore"]
-
-SPEED_DRIFT = 1e-3  #: a speed that moved by less, because its peers did, is not published again
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,9 +314,9 @@ def _published(
     """Verdicts on the GPUs in question; rows for those with news."""
     limits = after.limits
     absent = step.absent.to_frame().with_columns(_absent=pl.lit(value=True))
-    differing = _differing(state.holds, after.holds).with_columns(_differs=pl.lit(value=True))
+    differs = differing(state.holds, after.holds).with_columns(_differs=pl.lit(value=True))
     rows = after.gpus.hstack(step.before)
-    for told in (step.touched, absent, differing):
+    for told in (step.touched, absent, differs):
         rows = beside(rows, told)
     news = pl.any_horizontal(pl.col(name).is_not_null() for name in ("touched_ns", "_absent", "_differs"))
     rows = rows.with_columns(
@@ -330,84 +329,14 @@ def _published(
         limits=limits, policy=policy, topology=topology, everyone=rows,
         drivers=step.drivers,
     )  # fmt: skip
-    primary = _primary(after.speeds)
+    primary = primary_of(after.speeds)
     verdict = verdicts(asked, told, evidence=primary, limits=limits)
     now = asked.hstack(verdict.drop("gpu").rename({name: f"{name}_now" for name in ("tier", "codes")}))
     now = beside(now, primary.rename({"speed": "speed_now"}))
     decided = safety.decide(now, rows, holds=after.holds, clock_ns=step.clock_ns, limits=limits)
-    public = _with_news(decided.rows, step)
-    after = replace(after, gpus=_remembered(rows, public))
+    public = with_news(decided.rows, step)
+    after = replace(after, gpus=remembered(rows, public))
     scored = Scored(
         public=public, after=after, transitions=transitions_of(public), fleet=("breaker_open",) if decided.open else ()
     )
     return after, scored
-
-
-def _with_news(now: pl.DataFrame, step: Step) -> pl.DataFrame:
-    """The rows that are to be published, `tier` and what goes with it as decided."""
-    drift = ((pl.col("speed_now") - pl.col("speed")).abs() > SPEED_DRIFT) | (
-        pl.col("speed_now").is_null() != pl.col("speed").is_null()
-    )
-    moved = pl.col("tier_now").ne_missing(pl.col("tier"))
-    others = ("node", "peer_group", "power_limit_w", "stale")
-    changed = (
-        pl.col("news")
-        | drift.fill_null(value=False)
-        | (pl.col("codes_now") != pl.col("codes"))
-        | moved
-        | pl.any_horizontal(pl.col(name).ne_missing(pl.col(f"{name}_before")) for name in others)
-    )
-    caused = pl.lit(step.window_end_ns) if step.windows is not None else pl.col("touched_ns").fill_null(step.as_of_ns)
-    if not now["news"].all():
-        now = now.filter(changed.fill_null(value=True))
-    return now.with_columns(
-        pl.when(moved).then(caused).otherwise("tier_since_ns").alias("tier_since_ns"),
-        caused.alias("caused_ns"),
-        pl.col("tier").alias("tier_before"),
-        pl.col("tier_now").alias("tier"),
-        pl.col("codes_now").alias("codes"),
-        pl.col("speed_now").alias("speed"),
-    )
-
-
-def _remembered(rows: pl.DataFrame, public: pl.DataFrame) -> pl.DataFrame:
-    """Rows of the state with what was published of them."""
-    told = ("tier", "tier_since_ns", "codes", "speed", *safety.MEMORY)
-    if len(public) == len(rows):
-        return rows.select(*GPU_SCHEMA).with_columns(public[name] for name in told)
-    kept = public.select("gpu", *(pl.col(name).alias(f"_{name}") for name in told), pl.lit(value=True).alias("_told"))
-    joined = beside(rows, kept)
-    return joined.with_columns(pl.when("_told").then(f"_{name}").otherwise(name).alias(name) for name in told).select(
-        *GPU_SCHEMA
-    )
-
-
-def _differing(before: pl.DataFrame, after: pl.DataFrame) -> pl.DataFrame:
-    """gpu: whose holds are no longer the same."""
-    if before.equals(after):
-        return before.select("gpu").clear()
-    columns = list(before.columns)
-    gone = before.join(after, on=columns, how="anti")
-    come = after.join(before, on=columns, how="anti")
-    return pl.concat([gone, come]).select("gpu").unique().sort("gpu")
-
-
-def _primary(known: pl.DataFrame) -> pl.DataFrame:
-    """One row per GPU with evidence: its primary class, speed and interval there, and how many peers have some too."""
-    rows = known.filter(pl.col("scope") == "gpu") if (known["scope"] != "gpu").any() else known
-    rows = rows.with_columns(
-        (pl.col("samples") + pl.col("results")).alias("weight_of_evidence"),
-        pl.len().over("contest").cast(pl.UInt32).alias("peers"),
-    )
-    alone = once(rows)
-    first = rows.filter(alone)
-    if len(first) < len(rows):
-        several = rows.filter(~alone).sort(
-            "gpu", "weight_of_evidence", "workload_class", descending=[False, True, False]
-        )
-        first = pl.concat([first, several.unique("gpu", keep="first", maintain_order=True)]).sort("gpu")
-    return known_in_order(first).select(
-        "gpu", "workload_class", "peers", "weight_of_evidence",
-        *(pl.col(name).round(6) for name in ("speed", "low", "high")),
-        pl.col("samples").alias("evidence"),
-    )  # fmt: skip

@@ -84,8 +84,9 @@ def play(
             **(thresholds or {}),
         )
         transitions.append(out.transitions)
-        said.append(out.scores.filter(pl.col("reasons") != "[]").drop("state", "speeds"))
-        scores = out.scores if scores.is_empty() else pl.concat([scores, out.scores]).unique("gpu_uuid", keep="last")
+        rows = out.scores
+        said.append(rows.filter(pl.col("reasons") != "[]").drop("state", "speeds"))
+        scores = rows if scores.is_empty() else pl.concat([scores, rows]).unique("gpu_uuid", keep="last")
 
     while True:
         try:

@@ -15,16 +15,18 @@ from telemetry.tables import EVENTS, GPUS, MEASUREMENTS, NODES, TOPOLOGY, WINDOW
 
 START_NS = 1_767_225_600 * 10**9
 WINDOW_NS = 60 * 10**9
+_ABSENT = 0.001  # share of GPUs whose row is missing in a window
 _SLOW, _SLOW_BY = 0.003, 0.08  # share of GPUs, and by how much their clock is lower
 
 
 def uuids(gpus: int) -> pl.Series:
-    """The names of so many GPUs, 8 a node."""
-    return pl.Series("gpu_uuid", [f"GPU-{i:08x}-7a5b-4c1d-9e2f-{i * 2_654_435_761 % 2**48:012x}" for i in range(gpus)])
+    """The names of so many GPUs, 8 a node: in no order, as real ones are."""
+    parts = ((i * 2_654_435_761 + 12_345) % 2**32 for i in range(gpus))
+    return pl.Series("gpu_uuid", [f"GPU-{part:08x}-7a5b-4c1d-9e2f-{i:012x}" for i, part in enumerate(parts)])
 
 
 def windows(gpus: int, *, at: int, names: pl.Series | None = None) -> pl.DataFrame:
-    """Rows of WINDOWS of a busy fleet for the window number `at`: the same GPUs are slow in every one."""
+    """Rows of WINDOWS of a busy fleet for the window number `at`: the same GPUs are slow in every one, some absent."""
     rng = np.random.default_rng(at)
     slow = np.random.default_rng(-1 % 2**32).random(gpus) < _SLOW
     clock = rng.normal(1_755, 6, gpus) * np.where(slow, 1 - _SLOW_BY, 1.0)
@@ -70,7 +72,7 @@ def windows(gpus: int, *, at: int, names: pl.Series | None = None) -> pl.DataFra
         "row_remap_pending": False,
         "row_remap_failed": False,
     }  # fmt: skip
-    return _frame(WINDOWS, gpus, known)
+    return _frame(WINDOWS, gpus, known).filter(pl.Series(rng.random(gpus) >= _ABSENT))
 
 
 def gpus_table(gpus: int, *, names: pl.Series | None = None) -> pl.DataFrame:

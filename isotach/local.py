@@ -11,6 +11,8 @@ from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
+import polars as pl
+
 from analytics.store import Store
 from isotach.process import Roles
 from streams import Outgoing, Producer
@@ -38,6 +40,7 @@ class LocalSite:
         telemetry_partitions: int = 1,
         clock_ns: Callable[[], int] = time.time_ns,
         thresholds: Mapping[str, Any] = MappingProxyType({}),
+        places: pl.DataFrame | None = None,
     ) -> None:
         with ExitStack() as parts:
             self.store = parts.enter_context(Store(store))
@@ -56,6 +59,7 @@ class LocalSite:
         self._grace_s = grace_s
         self._clock_ns = clock_ns
         self._thresholds = thresholds
+        self._places = places
 
     def start(self, roles: Roles) -> None:
         """Start the jobs."""
@@ -85,6 +89,7 @@ class LocalSite:
             grace_s=self._grace_s,
             counters=self.counters,
             thresholds=self._thresholds,
+            places=self._places,
         )
 
     def _run_materialiser(self, stop: threading.Event) -> None:

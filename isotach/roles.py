@@ -21,6 +21,7 @@ from isotach.settings import read_token
 from telemetry.errors import SettingsError
 
 if TYPE_CHECKING:
+    import polars as pl
     from prometheus_client.registry import Collector as PrometheusCollector
 
     from collectors import Collector
@@ -112,6 +113,13 @@ def thresholds(settings: Settings) -> dict[str, Any]:
         "breaker_ratio": settings["breaker_ratio"],
         "observe_only": float(settings["observe_only"]),
     }
+
+
+def places(settings: Settings) -> "pl.DataFrame | None":
+    """Where nodes are by the topology file of the settings, None without one; raises BadInput for what is none."""
+    from analytics.topology import read_topology
+
+    return None if settings["topology"] is None else read_topology(settings["topology"])
 
 
 def node_name(settings: Settings) -> str:

@@ -62,11 +62,13 @@ def run_score_job(
     poll_s: float = 0.2,
     back_off_s: float = 1.0,
     thresholds: Mapping[str, Any] = MappingProxyType({}),
+    places: pl.DataFrame | None = None,
 ) -> None:
     """Run until `stop` is set: wait to be elected, then score until the partition of windows goes to another member.
 
     Delivery: scores, transitions and the places behind them appear together or not at all. When the log cannot be
     used, or a newer scorer has taken over, everything is dropped and begun anew. `thresholds` go to `scoring.apply`.
+    `places`: rows of TOPOLOGY from a file, to tell at which level an excess sits; else only what nodes say.
     """
     counters = counters or Counters()
     pause = back_off_s
@@ -91,6 +93,7 @@ def run_score_job(
                                 clock_ns=clock_ns,
                                 counters=counters,
                                 thresholds=thresholds,
+                                places=places,
                             )
                             _log.info("%s is the active scorer", member)
                             active.callback(counters.set, "scorer_active", 0)
@@ -121,6 +124,7 @@ class _Scorer:
         clock_ns: Callable[[], int],
         counters: Counters,
         thresholds: Mapping[str, Any],
+        places: pl.DataFrame | None,
     ) -> None:
         self._transport = transport
         self._source = source
@@ -142,7 +146,7 @@ class _Scorer:
             applied = max(applied or 0, int(scores["window_start_ns"].to_numpy().max()))
         self._windows = OpenWindows(grace_ns=grace_ns, applied_ns=applied, told=told)
         self._next_offset = self._kept = place.offset if place else 0
-        self._inventory = Inventory()
+        self._inventory = Inventory(places)
         self._inventory_reader = _reader(transport, parts, _partitions(transport, INVENTORY))
         _drain(self._inventory_reader, self._inventory.take)
         sides = _partitions(transport, EVENTS) + _partitions(transport, MEASUREMENTS)
@@ -273,6 +277,7 @@ class _Scorer:
             nodes=nodes,
             as_of_ns=as_of_ns,
             complete=complete,
+            topology=self._inventory.topology(),
             **self._thresholds,
         )
         messages = [

@@ -28,7 +28,7 @@ def command(**values: Any) -> None:
     from isotach.job import run_job
     from streams.score import run_score_job
 
-    limits = roles.thresholds(values)
+    limits, places = roles.thresholds(values), roles.places(values)
 
     def job(transport: "Transport", counters: "Counters", stop: threading.Event) -> None:
         run_score_job(
@@ -38,6 +38,7 @@ def command(**values: Any) -> None:
             stop=stop,
             counters=counters,
             thresholds=limits,
+            places=places,
         )
 
     run_job(values, "score", job)

@@ -25,7 +25,7 @@ def command(**values: Any) -> None:
     from isotach.serving import Listener
     from isotach.site import application, housekeeping, variance
 
-    limits = roles.thresholds(values)
+    limits, places = roles.thresholds(values), roles.places(values)
     with stop_on_signals() as stop:
         listener = Listener(host=values["host"], port=values["port"])
         with LocalSite(
@@ -37,6 +37,7 @@ def command(**values: Any) -> None:
             grace_s=values["grace_s"],
             telemetry_partitions=values["telemetry_partitions"],
             thresholds=limits,
+            places=places,
         ) as site:
             producer = site.transport.producer(client_id="up")
             app = application(values, site.store, site.caught_up, ingest=Ingest(producer), counters=[site.counters])

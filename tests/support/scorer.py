@@ -63,9 +63,10 @@ class Scorer:
             nodes=self.nodes, as_of_ns=(start or 0) + WINDOW_NS if as_of is None else as_of, complete=complete,
             **self.thresholds,
         )  # fmt: skip
-        self.published += len(out.scores)
+        rows = out.scores
+        self.published += len(rows)
         self.fleet = out.fleet
-        self.scores = pl.concat([self.scores, out.scores]).unique("gpu_uuid", keep="last").sort("gpu_uuid")
+        self.scores = pl.concat([self.scores, rows]).unique("gpu_uuid", keep="last").sort("gpu_uuid")
         self.transitions = pl.concat([self.transitions, out.transitions])
 
     def restart(self) -> None:
