@@ -39,7 +39,8 @@ def workload_class(
 ) -> pl.Expr:
     """The class of a window from its means over busy samples; null when it has none.
 
-    Busy pipes say compute; busy memory with idle pipes says memory; traffic with idle pipes says communication. Without
+    Busy pipes say compute; busy memory with idle pipes says memory, and memory busier than busy pipes says mixed;
+    traffic with idle pipes says communication. Without
     profiling metrics the class is mixed, or compute when power or heat limits the clock in most busy samples: what
     waits for the clock is bound by it.
     """
@@ -48,6 +49,10 @@ def workload_class(
     return (
         pl.when(pl.col("busy_samples") == 0)
         .then(None)
+        .when(
+            (pipes >= pipes_high) & (pl.col("dram_active_ratio") >= dram_high) & (pl.col("dram_active_ratio") > pipes)
+        )
+        .then(pl.lit("mixed"))
         .when(pipes >= pipes_high)
         .then(pl.lit("compute"))
         .when(pipes.is_null() & limited)

@@ -50,8 +50,9 @@ def at_equal_work(windows: pl.DataFrame, speeds: pl.DataFrame, *, min_peers: flo
     programme is known. What they do at equal clock ties each node's work to its clock, and clocks are compared between
     nodes, less what waiting and another mix of phases raise them by, which a linear fit over the nodes of a window
     tells; a node unlike all others is taken to be typical itself. A GPU of such a node whose activity is not reported
-    is tied to its node's by its clock. `silicon_log_speed`: what is left of the speed, beside the node's other GPUs,
-    once the clock is taken out. `contended`: the node's GPUs stand empty more than those of nodes on the same
+    is tied to its node's by its clock; one whose activity makes it nobody's fellow is compared by its clock with those
+    of equal traffic per unit of work alone. `silicon_log_speed`: what is left of the speed, beside the node's other
+    GPUs, once the clock is taken out. `contended`: the node's GPUs stand empty more than those of nodes on the same
     programme, `waiting` of the time (see `analytics.contention`). Null where nothing can be said.
     """
     rows = _traces(windows, speeds)
@@ -75,13 +76,38 @@ def at_equal_work(windows: pl.DataFrame, speeds: pl.DataFrame, *, min_peers: flo
     usual = pl.when("levelled").then(typical).otherwise(pl.lit(crews.median(rows["even"])))
     rows = rows.with_columns(usual.alias("usual"))
     known = pl.col("even").is_not_null() & pl.col("usual").is_not_null()
+    rows = rows.with_columns(known.alias("known"), (pl.col("told") & ~known).alias("alone"))
+    by_mix, enough = _by_mix(rows, min_peers=min_peers)
     return rows.select(
         *(name for name in speeds.columns if name not in ("log_speed", "few_peers")),
-        pl.when(known).then(pl.col("even") - pl.col("usual")).otherwise("log_speed").alias("log_speed"),
-        pl.when(known).then(pl.lit(value=False)).otherwise("few_peers").alias("few_peers"),
+        pl.when("known")
+        .then(pl.col("even") - pl.col("usual"))
+        .when("alone")
+        .then(by_mix)
+        .otherwise("log_speed")
+        .alias("log_speed"),
+        pl.when("known")
+        .then(pl.lit(value=False))
+        .when("alone")
+        .then(~enough)
+        .otherwise("few_peers")
+        .alias("few_peers"),
         pl.when("fellow").then(pl.col("rest") - pl.col("usual_rest")).alias("silicon_log_speed"),
         *(pl.when("fellow").then(name).alias(name) for name in ("waiting", "contended")),
     )
+
+
+def _by_mix(rows: pl.DataFrame, *, min_peers: float) -> tuple[pl.Expr, pl.Expr]:
+    """Log speed by the clock among GPUs on like programmes, and whether there are enough of those.
+
+    Clocks of other programmes are no measure: with activity known, but no node to compare in, only those alike count.
+    """
+    if not rows["alone"].any():
+        return pl.lit(None, dtype=pl.Float64), pl.lit(value=False)
+    alike = ["contest", "load_bin", (pl.col("mix") / (2 * SAME_MIX)).round()]
+    clocked = pl.when("told").then("log_speed")
+    enough = clocked.count().over(alike) >= min_peers
+    return pl.when(enough).then(pl.col("log_speed") - clocked.median().over(alike)), enough
 
 
 def _nothing_said(speeds: pl.DataFrame) -> pl.DataFrame:
