@@ -21,7 +21,7 @@ def faults() -> tuple[Run, list[Verdict]]:
 
 
 def test_slow_downs_are_found_in_any_job_and_hardly_anybody_falsely() -> None:
-    """Two seeds that nothing was built on: all that are 5 % slow, F1 of at least 0.9 from 3 % on (51 GPUs), none falsely."""
+    """Two more seeds: all that are 5 % slow, F1 of at least 0.9 from 3 % on (51 GPUs), none falsely."""
     played = (play(slow(seed), seed=seed, windows=WINDOWS, thresholds=ALL_PASS) for seed in (101, 102))
     found = [verdict for run in played for verdict in verdicts(run)]
     count = slow_count(found)
