@@ -13,8 +13,6 @@ OWN_WORK = 0.005  #: log work per second: nodes that agree so closely work on on
 EMPTY = 0.75  #: of the activity lost, also lost by the engine: who waits for others has their kernel resident
 NEAR = 8  #: neighbours looked at on either side; a job has more nodes than that, a node no use for more
 MIN_PEERS = 3
-
-
 SAME_PAUSES = 0.02  #: share of samples that are busy
 SAME_TALK = 0.1  #: traffic with others per unit of work, relative
 

@@ -16,7 +16,6 @@ MIN_SHARE = 0.2  #: a smaller part is slow, not another kind: 12 % of Azure's A1
 MIN_SIZE = 4  #: of each kind; no one outlier, nor three, makes a group
 FLOOR_SD = 0.003  #: log; equal values are no evidence of infinite separation
 ODD_DRIVER_SHARE = 0.1  #: more have another driver in an upgrade that is on its way; nobody is odd then
-ODD_SETTING_SHARE = 0.5  #: a setting that most of a group has is its usual one
 
 Floats = NDArray[np.float64]
 
@@ -110,22 +109,3 @@ def odd_drivers(gpus: pl.DataFrame, *, few: float = ODD_DRIVER_SHARE, min_gpus: 
         pl.col("odd") & (pl.col("odd").mean().over("model") <= few) & (pl.len().over("model") >= min_gpus)
     )
     return odd.select("gpu_uuid", pl.format("{}, not {}", "driver_version", "usual").alias("words"))
-
-
-def odd_settings(gpus: pl.DataFrame, *, by: Sequence[str] = ("model",), settings: Sequence[str]) -> pl.DataFrame:
-    """GPUs that are set otherwise than most of their kind: one row per GPU and setting.
-
-    `gpus`: rows of GPUS (or windows) with the columns of `settings`, such as power_limit_w, max_sm_clock_mhz,
-    driver_version. Columns: gpu_uuid, `setting`, `is`, `usual`, as text. Only where more than half of the group agree:
-    without a usual one nothing is odd. A null setting is unknown, not odd.
-    """
-    parts = []
-    for setting in settings:
-        told = gpus.filter(pl.col(setting).is_not_null()).select("gpu_uuid", *by, pl.col(setting).alias("_is"))
-        counts = told.group_by(*by, "_is").len().with_columns((pl.col("len") / pl.col("len").sum().over(by)).alias("s"))
-        usual = counts.filter(pl.col("s") > ODD_SETTING_SHARE).select(*by, pl.col("_is").alias("_usual"))
-        odd = told.join(usual, on=list(by), nulls_equal=True).filter(pl.col("_is") != pl.col("_usual"))
-        texts = [pl.col("_is").cast(pl.String).alias("is"), pl.col("_usual").cast(pl.String).alias("usual")]
-        parts.append(odd.select("gpu_uuid", pl.lit(setting).alias("setting"), *texts))
-    empty = pl.DataFrame(schema=dict.fromkeys(("gpu_uuid", "setting", "is", "usual"), pl.String()))
-    return pl.concat([empty, *parts]).sort("gpu_uuid", "setting")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from analytics import book, holds, measured
+from analytics.book import Book
 from analytics.features import merge_parts
 from analytics.keys import beside, by_gpu, in_order, known_in_order, rows_of
 from analytics.policy import Policy
@@ -24,7 +25,8 @@ _BEFORE = ("node", "peer_group", "power_limit_w", "stale")
 class Step:
     """One step's input. Frames are in the order of `gpu`."""
 
-    state: State  #: with newcomers, everyone's node as it is now, and the book open
+    state: State  #: with newcomers, and everyone's node as it is now
+    book: Book  #: the inventory, open at the state's rows
     windows: pl.DataFrame | None  #: the new window, `gpu` in place of gpu_uuid; None if there is none
     window_start_ns: int
     window_s: float
@@ -47,24 +49,6 @@ class Step:
     def clock_ns(self) -> int:
         """Where time stands for what ends by itself: in a step of events, where the last window left it."""
         return self.window_end_ns if self.now_ns is None else self.now_ns
-
-    @property
-    def missing(self) -> pl.DataFrame:
-        """Nodes that show fewer GPUs than expected."""
-        assert self.state.book is not None  # noqa: S101 - `read_step` opens it
-        return self.state.book.missing
-
-    @property
-    def drivers(self) -> pl.DataFrame:
-        """Rows of `groups.odd_drivers`, by row of the state."""
-        assert self.state.book is not None  # noqa: S101 - `read_step` opens it
-        return self.state.book.drivers
-
-    @property
-    def inventory(self) -> pl.DataFrame:
-        """Inventory of each row of the state."""
-        assert self.state.book is not None  # noqa: S101 - `read_step` opens it
-        return self.state.book.rows
 
 
 def read_step(
@@ -97,7 +81,8 @@ def read_step(
         told, brought = holds.of_events(events, seats), measured.of_measurements(measurements, seats).unique()
     reset = told.filter(pl.col("kind").is_in(list(holds.RESETS)))
     named = _named(told, measurements, brought)
-    state, closed, before = _in_place(replace(state, book=opened), fresh, named, reset, now_ns, window_s, limits)
+    overdue = _overdue(opened.others, now_ns, window_s, limits)
+    state, opened, closed, before = _in_place(state, opened, fresh, named, reset, overdue)
     uuids = state.uuids
     results = by_gpu(brought, uuids)
     if not results.is_empty():
@@ -110,6 +95,7 @@ def read_step(
     speaking = by_gpu(told.select("gpu_uuid", "time_ns"), uuids)
     return Step(
         state=state,
+        book=opened,
         windows=closed,
         window_start_ns=start,
         window_s=window_s,
@@ -175,15 +161,12 @@ def _named(told: pl.DataFrame, measurements: pl.DataFrame, brought: pl.DataFrame
 
 
 def _in_place(
-    state: State, fresh: pl.DataFrame | None, named: pl.DataFrame, reset: pl.DataFrame, now_ns: int | None,
-    window_s: float, limits: Thresholds,
-) -> tuple[State, pl.DataFrame | None, pl.DataFrame]:  # fmt: skip
-    """The state with newcomers, with the node and the newest reset of everyone; the window by row; and what the rows
-    said before."""
-    opened = state.book
-    assert opened is not None  # noqa: S101 - `read_step` opens it
+    state: State, opened: Book, fresh: pl.DataFrame | None, named: pl.DataFrame, reset: pl.DataFrame,
+    overdue: pl.Series,
+) -> tuple[State, Book, pl.DataFrame | None, pl.DataFrame]:  # fmt: skip
+    """The state with newcomers, with the node and the newest reset of everyone; the book and the window by its rows;
+    and what the rows said before."""
     at = None if fresh is None else rows_of(state.uuids, fresh["gpu_uuid"])
-    overdue = _overdue(opened.others, now_ns, window_s, limits)
     unknown = _unknown(state, fresh, at, pl.concat([named["gpu_uuid"], overdue]))
     gpus, uuids = state.gpus, state.uuids
     if not unknown.is_empty():
@@ -194,12 +177,12 @@ def _in_place(
     before = gpus.select(pl.col(name).alias(f"{name}_before") for name in _BEFORE)
     gpus = _reset(_at_node(gpus, opened, closed, named), reset)
     if unknown.is_empty() and gpus["node"].equals(before["node_before"], null_equal=True):
-        return replace(state, gpus=gpus, book=opened), closed, before
+        return replace(state, gpus=gpus), opened, closed, before
     moved = ordered(state, gpus.hstack(before))
     before = moved.gpus.select(before.columns)
     opened = book.read(opened, gpus=opened.gpus, nodes=opened.nodes, uuids=moved.uuids)
     closed = None if fresh is None else _closed(fresh, moved.uuids)
-    return replace(moved, gpus=moved.gpus.drop(before.columns), book=opened), closed, before
+    return replace(moved, gpus=moved.gpus.drop(before.columns)), opened, closed, before
 
 
 def _closed(fresh: pl.DataFrame, uuids: pl.Series, at: pl.Series | None = None) -> pl.DataFrame:
@@ -225,7 +208,7 @@ def _overdue(others: pl.DataFrame, now_ns: int | None, window_s: float, limits: 
     return others.filter(pl.col("seen_ns") < before)["gpu_uuid"]
 
 
-def _at_node(gpus: pl.DataFrame, opened: book.Book, closed: pl.DataFrame | None, named: pl.DataFrame) -> pl.DataFrame:
+def _at_node(gpus: pl.DataFrame, opened: Book, closed: pl.DataFrame | None, named: pl.DataFrame) -> pl.DataFrame:
     """Everyone's node: as the window says, the inventory, the row itself, or an event or result."""
     nodes = [opened.rows["inventory_node"], gpus["node"]]
     if closed is not None:

@@ -88,8 +88,8 @@ def apply(
     )  # fmt: skip
     if step is None:
         return state, NOTHING
-    was, state = state, step.state
-    rows = safety.reset(_placed(step, same_book=state.book is was.book), events)
+    before, state = state, step.state
+    rows = safety.reset(_placed(step, same_book=step.book is before.book), events)
     judged, telemetry, speeds_now = state.judged, state.telemetry, None
     if step.windows is not None:
         rows, seen = _seen(rows, step.windows, step)
@@ -145,7 +145,7 @@ def apply(
         summaries=summaries,
         speeds=known,
         limits=limits,
-        book=state.book if step.whole else was.book,  # the next whole step is to see what is new in it
+        book=step.book if step.whole else before.book,  # the next whole step is to see what is new in it
     )
     return _published(state, after, step, policy=xid_policy, topology=topology)
 
@@ -155,7 +155,7 @@ def _cleared(state: State, events: pl.DataFrame) -> State:
     clear = events.filter(pl.col("kind") == "operator_clear")
     if clear.is_empty():
         return state
-    named = by_gpu(clear.filter(pl.col("gpu_uuid") != "").select("gpu_uuid", "time_ns"), state.gpus["gpu_uuid"])
+    named = by_gpu(clear.filter(pl.col("gpu_uuid") != "").select("gpu_uuid", "time_ns"), state.uuids)
     whole = clear.filter(pl.col("gpu_uuid") == "").select("node", "time_ns").join(
         state.gpus.select("gpu", "node"), on="node"
     )  # fmt: skip
@@ -182,7 +182,7 @@ def _placed(step: Step, *, same_book: bool) -> pl.DataFrame:
     moved = moved | ((pl.col("kind") == 1) != pl.col("peer_group").str.ends_with(kinds.SUFFIX))
     if same_book and not rows.select(moved.any()).item():
         return rows
-    inventory = step.inventory
+    inventory = step.book.rows
     limit = pl.coalesce("power_limit_w", pl.lit(inventory["inventory_limit_w"]).cast(pl.Float64))
     parts = [rows.select(limit.alias("power_limit_w")).to_series(), *(inventory[name] for name in GROUPED_BY)]
     base = pl.DataFrame(parts).select(peer_group()).to_series()
@@ -222,7 +222,7 @@ def _seen(rows: pl.DataFrame, windows: pl.DataFrame, step: Step) -> tuple[pl.Dat
         pl.when("_reset").then(healed).otherwise("reset_ns").alias("reset_ns"),
     ).drop("_here", "_reset", "_gen", "_width")
     extra = rows.select("gpu", "peer_group", "max_pcie_gen", "max_pcie_width").hstack(
-        step.inventory.select("slot", "power_limit_default_w")
+        step.book.rows.select("slot", "power_limit_default_w")
     )
     return rows, beside(windows, extra)
 
@@ -325,9 +325,9 @@ def _published(
     ).drop("_absent", "_differs")
     asked = rows if step.whole or step.now_ns is not None else rows.filter("news")
     told = reasons(
-        asked, judged=after.judged, holds=after.holds, speeds=after.speeds, missing=step.missing,
+        asked, judged=after.judged, holds=after.holds, speeds=after.speeds, missing=step.book.missing,
         limits=limits, policy=policy, topology=topology, everyone=rows,
-        drivers=step.drivers,
+        drivers=step.book.drivers,
     )  # fmt: skip
     primary = primary_of(after.speeds)
     verdict = verdicts(asked, told, evidence=primary, limits=limits)

@@ -17,7 +17,7 @@ from analytics.keys import KEY, beside, contest, in_order, known_in_order, renum
 from analytics.reasons import JUDGED, WORDED
 from analytics.thresholds import Thresholds
 
-VERSION = 1
+VERSION = 2
 
 GPU: dict[str, tuple[pl.DataType, Any]] = {
     # name: type, value for a GPU seen for the first time
@@ -260,7 +260,9 @@ def _decode(text: str | None) -> dict[str, Any] | None:
         return None
     known = isinstance(saved.get("gpu"), dict) and saved["gpu"].keys() >= GPU.keys()
     lists = {"m": JUDGED, "a": JUDGED, "v": JUDGED, "t": WORDED}
-    return saved if known and all(len(saved.get(p) or codes) == len(codes) for p, codes in lists.items()) else None
+    clean = all(saved.get(prefix) is None for prefix in lists)  # nothing is remembered of this GPU
+    whole = all(isinstance(saved.get(p), list) and len(saved[p]) == len(codes) for p, codes in lists.items())
+    return saved if known and (clean or whole) else None
 
 
 def _extend(lists: dict[str, list[Any]], gpu: int, saved: dict[str, Sequence[Any]] | None) -> None:

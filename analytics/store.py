@@ -221,13 +221,15 @@ class Store:
         """A cursor in a transaction: committed at the end, rolled back by any error; DuckDB's own become StoreError."""
         with self.cursor() as cursor:
             cursor.execute("BEGIN")
+            whole = False
             try:
                 yield cursor
                 cursor.execute("COMMIT")
-            except BaseException:
-                with suppress(duckdb.Error):
-                    cursor.execute("ROLLBACK")
-                raise
+                whole = True
+            finally:
+                if not whole:
+                    with suppress(duckdb.Error):
+                        cursor.execute("ROLLBACK")
 
     @contextmanager
     def cursor(self) -> Iterator[Any]:

@@ -133,7 +133,7 @@ QUESTION = Question(
         "Answered once the log has acknowledged it. The newest word about a GPU counts."
     ),
     request=Verdict,
-    asked={"action": "pin", "gpu_uuid": _GPU, "tier": "quarantine", "by": "r.okafor", "note": "fan 3 is loud"},
+    asked={"action": "pin", "gpu_uuid": _GPU, "tier": "quarantine", "by": "on-call", "note": "fan 3 is loud"},
     model=models.VerdictTaken,
     example={
         "accepted": 1,
@@ -144,7 +144,7 @@ QUESTION = Question(
             "gpu_uuid": _GPU,
             "kind": "operator_pin",
             "code": 3,
-            "detail": "r.okafor: fan 3 is loud",
+            "detail": "on-call: fan 3 is loud",
         },
     },
     status=202,

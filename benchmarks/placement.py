@@ -7,7 +7,7 @@ Run: python -m benchmarks.placement PATH... with the folder or files of hal-uw/b
 import argparse
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,14 +113,16 @@ def _outcome(name: str, file: Path, cluster: Cluster, seed: int, *, known: str, 
     return simulate(jobs_of(file), cluster, policy if name == "random" else Remembered(policy), move=move)
 
 
-def figures(paths: Iterable[Path]) -> list[dict[str, Any]]:
+def figures(paths: Sequence[Path]) -> list[dict[str, Any]]:
     """One row per figure: set, figure, value, target, holds (null where there is no target), n.
 
-    Every trace runs on six clusters, with the profiles known by medians and by one run of each GPU, and with running
-    jobs placed anew at every event, as PAL's simulator does, or staying where they began.
+    `paths`: traces, whatever their names, and profiles (`*-agg.csv`); of a folder its `workload-*.csv` are traces.
+    Each runs on six clusters, with the profiles known by medians and by one run of each GPU, and with running jobs
+    placed anew at every event, as PAL's simulator does, or staying where they began.
     """
     files = [file for path in paths for file in (sorted(path.iterdir()) if path.is_dir() else [path])]
-    traces = {file.stem: file for file in files if file.match("workload-*.csv")}
+    told = [file for file in files if file.match("workload-*.csv") or (file in paths and not file.match("*-agg.csv"))]
+    traces = {file.stem: file for file in told}
     clusters = [cluster_of({file.name: file for file in files}, seed=seed) for seed in CLUSTERS]
     rows: list[dict[str, Any]] = []
     promises: dict[str, list[tuple[str, float, float]]] = {}

@@ -100,6 +100,7 @@ class Agent:
         ]
         for thread in threads:
             thread.start()
+        whole = False
         try:
             while not stop.is_set() and not all(worker.ended for worker in self._workers):
                 self._forward(stop)
@@ -112,10 +113,10 @@ class Agent:
                     worker.finish()
             while not stop.is_set() and self._outbox.messages:
                 self._forward(stop)
-        except BaseException:
-            stop.set()  # so that the collectors' threads end too
-            raise
+            whole = True
         finally:
+            if not whole:
+                stop.set()  # so that the collectors' threads end too
             self._shut_down(threads)
 
     def _work(self, worker: Worker, stop: threading.Event) -> None:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 from analytics.archive import archive
 from analytics.fleet_variance import refresh_variance
 from analytics.store import Store
-from analytics.topology import read_topology
 from api.app import create_app
 from isotach.settings import read_token
 
 if TYPE_CHECKING:
+    import polars as pl
     from fastapi import FastAPI
     from prometheus_client.registry import Collector
 
@@ -36,10 +36,9 @@ def application(
     *,
     ingest: Callable[[str, bytes | None, Mapping[str, bytes], bytes], None] | None,
     counters: "Sequence[Collector]" = (),
+    places: "pl.DataFrame | None" = None,
 ) -> "FastAPI":
-    """The API over this store."""
-    topology = settings.get("topology")
-    places = None if topology is None else read_topology(topology)
+    """The API over this store; `places`: rows of TOPOLOGY from a file."""
     if places is not None:
         store.replace_topology(places)  # roll-ups and archive read it there
     return create_app(

@@ -5,21 +5,23 @@ Run: python -m benchmarks.truth [--longhorn CSV] [--azure CSV] [--bytedance PARQ
 """
 
 import argparse
-import importlib
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from polars.exceptions import PolarsError
+
 from benchmarks.truth import azure, bytedance, gemm, longhorn, pal
-from benchmarks.truth.figure import Figure, table, write
+from benchmarks.truth.figure import table, write
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status: 0 if something was told, 1 if nothing could be (no data, or only parts that are not installed)."""
+    """Exit status: 0 if every set was told, 1 if one could not be read, or none was there."""
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--longhorn", type=Path, metavar="CSV")
     parser.add_argument("--azure", type=Path, metavar="CSV")
@@ -35,7 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             sys.stderr.write(f"No set was named and {DATA} is absent: nothing to compare with.\n")
             return 1
         _take_all(chosen)
-    rows = list(_rows(chosen))
+    unread: list[str] = []
+    rows = [row for what, figures in _sets(chosen) for row in _told(what, figures, unread)]
     if not rows:
         return 1
     print(table(rows))
@@ -44,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"\n{judged - len(missed)} of {judged} targets hold; {len(rows) - judged} figures without a target")
     if chosen.json:
         write(rows, chosen.json)
-    return 0
+    return 1 if unread else 0
 
 
 def _named(chosen: argparse.Namespace) -> bool:
@@ -62,21 +65,34 @@ def _take_all(chosen: argparse.Namespace) -> None:
     chosen.pal_traces = sorted((DATA / "pal").glob("workload-*.csv"))
 
 
-def _rows(chosen: argparse.Namespace) -> Iterator[dict[str, Any]]:
+def _sets(chosen: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Iterable[Any]]]]:
+    """What is told, and what tells it."""
     if chosen.longhorn:
-        yield from _own(chosen.longhorn, longhorn.figures(chosen.longhorn))
+        yield str(chosen.longhorn), partial(longhorn.figures, chosen.longhorn)
     for path in chosen.pal:
-        yield from _own(path, pal.figures(path))
+        yield str(path), partial(pal.figures, path)
     if chosen.azure:
-        yield from _own(chosen.azure, azure.figures(chosen.azure))
+        yield str(chosen.azure), partial(azure.figures, chosen.azure)
     for path in chosen.bytedance:
-        yield from _own(path, bytedance.figures(path))
+        yield str(path), partial(bytedance.figures, path)
     if chosen.gemm:
-        yield from _own(chosen.gemm, gemm.figures(chosen.gemm))
+        yield str(chosen.gemm), partial(gemm.figures, chosen.gemm)
     if chosen.pal_traces:
-        yield from _others("benchmarks.placement", _with_profiles(chosen.pal_traces))
+        yield "job traces", partial(_placement, _with_profiles(chosen.pal_traces))
     if chosen.campaign:
-        yield from _others("benchmarks.campaign", chosen.campaign)
+        yield "campaign", partial(_campaign, chosen.campaign)
+
+
+def _placement(files: Sequence[Path]) -> Iterable[Any]:
+    from benchmarks import placement
+
+    return placement.figures(files)
+
+
+def _campaign(seeds: int) -> Iterable[Any]:
+    from benchmarks import campaign  # it has one thread for everything that loads after it
+
+    return campaign.figures(seeds)
 
 
 def _with_profiles(traces: Sequence[Path]) -> list[Path]:
@@ -86,31 +102,21 @@ def _with_profiles(traces: Sequence[Path]) -> list[Path]:
     return sorted({*traces, *(beside or (DATA / "pal").glob("*-agg.csv"))})
 
 
-def _own(path: Path, figures: Iterable[Figure]) -> Iterator[dict[str, Any]]:
-    yield from _timed(str(path), (figure.row() for figure in figures))
-
-
-def _timed(what: str, rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """The rows, with a word on standard error before and after: some sets take minutes."""
+def _told(what: str, figures: Callable[[], Iterable[Any]], unread: list[str]) -> Iterator[dict[str, Any]]:
+    """The rows, with a word on standard error before and after: some sets take minutes. A file that is none of its kind
+    is named there and among `unread`, and the other sets are told all the same."""
     began = time.monotonic()
     sys.stderr.write(f"{what} ...\n")
     count = 0
-    for count, row in enumerate(rows, start=1):  # noqa: B007 - told below
-        yield row
-    sys.stderr.write(f"{what}: {count} figures in {time.monotonic() - began:.0f} s\n")
-
-
-def _others(module: str, argument: Any) -> Iterator[dict[str, Any]]:
-    """Figures of a part of its own: `figures(argument)` gives rows with set, figure, value, target, holds, n."""
     try:
-        part = importlib.import_module(module)
-    except ModuleNotFoundError as problem:
-        if problem.name != module:
-            raise
-        sys.stderr.write(f"{module} is not here: its figures are left out.\n")
+        for row in figures():
+            count += 1
+            yield row if isinstance(row, dict) else row.row()
+    except (OSError, ValueError, PolarsError) as error:
+        unread.append(what)
+        sys.stderr.write(f"{what} cannot be read: {str(error).splitlines()[0]}\n")
         return
-    told = part.figures(argument)
-    yield from _timed(module, (row if isinstance(row, dict) else row.row() for row in told))
+    sys.stderr.write(f"{what}: {count} figures in {time.monotonic() - began:.0f} s\n")
 
 
 if __name__ == "__main__":

@@ -23,7 +23,6 @@ log = logging.getLogger(__name__)
 
 NOT_SUPPORTED, NO_PERMISSION, RESET_REQUIRED, MISMATCH = 3, 4, 16, 18
 
-
 MOST_STUCK = 2  #: killed processes that do not die, with which a new start is still tried
 APART_S = 0.05  #: for a GPU that is read apart and answers, after the others have: whoever makes it is in time
 GATHER_S = 0.004  #: before listening: waking up for each answer costs more than reading it

@@ -27,13 +27,14 @@ def command(**values: Any) -> None:
     from streams.counters import Counters
     from streams.materialise import CaughtUp, run_materialiser
 
+    places = roles.places(values)
     with stop_on_signals() as stop:
         listener = Listener(host=values["host"], port=values["port"])
         transport = roles.kafka(values)
         store = Store(values["store"])
         caught_up, counters = CaughtUp(), Counters()
         producer = transport.producer(client_id=roles.member("serve"))
-        app = application(values, store, caught_up, ingest=Ingest(producer), counters=[counters])
+        app = application(values, store, caught_up, ingest=Ingest(producer), counters=[counters], places=places)
         work = Roles(stop)
         work.start(
             "materialiser",

@@ -40,7 +40,14 @@ def command(**values: Any) -> None:
             places=places,
         ) as site:
             producer = site.transport.producer(client_id="up")
-            app = application(values, site.store, site.caught_up, ingest=Ingest(producer), counters=[site.counters])
+            app = application(
+                values,
+                site.store,
+                site.caught_up,
+                ingest=Ingest(producer),
+                counters=[site.counters],
+                places=places,
+            )
             work = Roles(stop)
             site.start(work)
             work.start("housekeeping", housekeeping(values, site.store))

@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from analytics.groups import modes, odd_drivers, odd_settings, without_slots
+from analytics.groups import modes, odd_drivers, without_slots
 
 
 def kinds(values: np.ndarray) -> list[int]:
@@ -69,18 +69,6 @@ def test_a_slot_filled_on_three_nodes_has_no_known_effect() -> None:
     """Too few to say what the slot does."""
     rows = [{"node": n, "slot": s, "value": -0.03 * s} for n in range(3) for s in range(2)]
     assert without_slots(pl.DataFrame(rows), by=[])["slot_effect"].to_list() == [0.0] * 6
-
-
-def test_the_gpu_set_otherwise_than_its_kind_is_named() -> None:
-    """One power limit of five differs; a fleet with no usual setting has no odd one; unknown is not odd."""
-    rows = pl.DataFrame(
-        {
-            "gpu_uuid": list("abcdef"), "model": ["H100"] * 6, "power_limit_w": [700.0] * 4 + [500.0, None],
-            "driver_version": ["1", "1", "1", "2", "2", "2"],
-        }
-    )  # fmt: skip
-    found = odd_settings(rows, settings=["power_limit_w", "driver_version"])
-    assert found.rows() == [("e", "power_limit_w", "500.0", "700.0")]
 
 
 def test_a_driver_that_few_have_is_odd_and_an_upgrade_under_way_is_not() -> None:

@@ -17,6 +17,7 @@ from support.scorer import Scorer, busy_rows, fleet
 from analytics import scoring
 from analytics.frames import frame, schema
 from analytics.publish import transition_id
+from analytics.state import VERSION
 from telemetry.tables import EVENTS, GPUS, MEASUREMENTS, NODES, SCORES, TRANSITIONS
 
 PUBLIC = [name for name in SCORES.names if name != "state"]
@@ -259,7 +260,12 @@ def test_a_state_that_is_missing_damaged_or_of_another_version_keeps_the_tier_an
     rows = busy_rows(scorer.gpus)
     rows[0]["row_remap_failed"] = True
     scorer.window(rows, at=0)
-    for text in (None, "{", "[]", '{"version":0}', '{"version":1,"gpu":{}}'):
+    (judged,) = (text for text in scorer.scores["state"] if '"m":[' in text)
+    saved = orjson.loads(judged)
+    damaged = [saved | {"version": VERSION - 1}, {"version": VERSION, "gpu": {}}]
+    damaged += [{name: value for name, value in saved.items() if name != lost} for lost in ("gpu", "m", "a", "v", "t")]
+    damaged += [saved | {"m": saved["m"][1:]}, saved | {"t": None}]
+    for text in (None, "{", "[]", '{"version":0}', *(orjson.dumps(one).decode() for one in damaged)):
         state = scoring.restore(scorer.scores.with_columns(pl.lit(text, dtype=pl.String).alias("state")))
         assert state.gpus["tier"].to_list() == scorer.scores["tier"].to_list()
         assert state.telemetry.is_empty()

@@ -25,7 +25,7 @@ from telemetry.rows import check_event
 from telemetry.tables import TIERS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "api.md").read_text(encoding="utf-8")
-PIN = {"action": "pin", "gpu_uuid": "GPU-a", "tier": "quarantine", "by": "r.okafor", "note": "fan 3 is loud"}
+PIN = {"action": "pin", "gpu_uuid": "GPU-a", "tier": "quarantine", "by": "on-call", "note": "fan 3 is loud"}
 TOKEN = {"authorization": "Bearer s3cret"}
 
 
@@ -68,7 +68,7 @@ def empty(log: Log) -> None:
 @pytest.mark.parametrize(
     ("body", "gpus", "key", "event"),
     [
-        (PIN, 1, b"GPU-a", ("n1", "GPU-a", "operator_pin", 3, "r.okafor: fan 3 is loud")),
+        (PIN, 1, b"GPU-a", ("n1", "GPU-a", "operator_pin", 3, "on-call: fan 3 is loud")),
         ({"action": "pin", "node": "n1", "tier": "premium", "by": "ü"}, 2, b"n1", ("n1", "", "operator_pin", 0, "ü")),
         ({"action": "hold", "gpu_uuid": "GPU-c", "by": "x"}, 1, b"GPU-c", ("", "GPU-c", "operator_hold", 0, "x")),
         ({"action": "clear", "node": "n1", "by": "x"}, 2, b"n1", ("n1", "", "operator_clear", 0, "x")),
@@ -199,12 +199,12 @@ def test_the_command_says_what_was_taken(
 ) -> None:
     """A name is a GPU's, or else a node's; who says so is the login name."""
     monkeypatch.setenv("ISOTACH_TOKEN", "s3cret")
-    monkeypatch.setenv("LOGNAME", "r.okafor")
+    monkeypatch.setenv("LOGNAME", "on-call")
     assert run(capsys, server, *words, "--note", "why")[:2] == (0, says + "\n")
     ((*_, value),) = log.taken
     row = json.loads(value)
     assert (row["kind"], row["gpu_uuid"], row["node"], row["code"]) == event
-    assert row["detail"] == "r.okafor: why"
+    assert row["detail"] == "on-call: why"
     code, text, _ = run(capsys, server, *words, "--by", "x", "--format", "json")
     assert (code, json.loads(text)["event"]["detail"]) == (0, "x")
 

@@ -88,12 +88,14 @@ def test_two_kinds_under_one_name_are_told_with_their_sizes(tmp_path: Path) -> N
     assert found["run's share of variance in a group"]["value"] < 0.1
 
 
-def test_a_file_without_its_columns_is_refused_with_their_names(tmp_path: Path) -> None:
+def test_a_file_without_its_columns_is_refused_with_their_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """What is missing is named."""
     path = tmp_path / "bad.csv"
     path.write_text("node,GPU,Time\nn,0,1\n")
-    with pytest.raises(ValueError, match="Node"):
-        truth.main(["--gemm", str(path)])
+    assert truth.main(["--gemm", str(path)]) == 1
+    assert "lacks the columns ['Node']" in capsys.readouterr().err
 
 
 def test_a_target_is_judged_by_the_value_as_printed() -> None:
@@ -116,19 +118,18 @@ def test_ties_count_in_proportion_and_order_of_rows_does_not_matter() -> None:
     assert spearman(true, -true) == pytest.approx(-1)
 
 
-def test_a_part_that_is_not_installed_is_said_and_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("kind", ["longhorn", "azure", "bytedance", "pal", "pal-traces"])
+def test_a_file_of_another_kind_is_named_and_the_others_are_told(
+    kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The simulated campaign is a part of its own; without it the rest of the table stands."""
-
-    def absent(name: str) -> None:
-        raise ModuleNotFoundError(name=name)
-
-    monkeypatch.setattr(truth.importlib, "import_module", absent)
-    path = gemm_file(tmp_path / "one.csv", gpus=12, runs=5)
-    assert truth.main(["--gemm", str(path), "--campaign", "2"]) == 0
-    assert "benchmarks.campaign is not here" in capsys.readouterr().err
-    assert truth.main(["--campaign", "2"]) == 1
+    """In one line, and the exit status says so."""
+    good, bad = gemm_file(tmp_path / "one.csv", gpus=12, runs=5), tmp_path / "bad.csv"
+    bad.write_text("name,speed\nx,1\n")
+    assert truth.main(["--gemm", str(good), f"--{kind}", str(bad), "--json", str(tmp_path / "out.json")]) == 1
+    told = capsys.readouterr()
+    assert "cannot be read: " in told.err
+    assert "Traceback" not in told.err
+    assert {row["set"] for row in json.loads((tmp_path / "out.json").read_text())} == {"one"}
 
 
 def test_telemetry_alone_is_never_below_the_clock_alone_on_longhorn(shared_data: Path) -> None:

@@ -72,13 +72,13 @@ def test_a_pin_counts_survives_a_crash_and_is_lifted_by_a_clear(site: Site) -> N
     uuids = {row["gpu_uuid"]: row["node"] for row in site.server.get("/v1/gpus?limit=0")["items"]}
     chosen = next(uuid for uuid, node in uuids.items() if node == "n1")
     other = [uuid for uuid, node in uuids.items() if node == "n2"]
-    said = site.say("pin", chosen, "--tier", "quarantine", "--note", "fan 3 is loud", "--by", "r.okafor")
+    said = site.say("pin", chosen, "--tier", "quarantine", "--note", "fan 3 is loud", "--by", "on-call")
     assert (said.returncode, said.stdout) == (0, f"taken: pin as quarantine, GPU {chosen}\n"), said.stderr
-    site.say("pin", "n2", "--tier", "degraded", "--by", "r.okafor")
+    site.say("pin", "n2", "--tier", "degraded", "--by", "on-call")
     site.all.until(lambda: site.pinned(chosen, "quarantine"), "the GPU is pinned")
     site.all.until(lambda: all(site.pinned(uuid, "degraded") for uuid in other), "the node is pinned")
     event = site.server.get(f"/v1/gpus/{chosen}")["events"][0]
-    assert (event["kind"], event["code"], event["detail"]) == ("operator_pin", 3, "r.okafor: fan 3 is loud")
+    assert (event["kind"], event["code"], event["detail"]) == ("operator_pin", 3, "on-call: fan 3 is loud")
     assert sum(site.free(uuid) for uuid in uuids) == 3, "nobody else is concerned"
     first.kill()
     second = site.up()
@@ -88,12 +88,12 @@ def test_a_pin_counts_survives_a_crash_and_is_lifted_by_a_clear(site: Site) -> N
     )
     assert site.pinned(chosen, "quarantine")
     assert all(site.pinned(uuid, "degraded") for uuid in other)
-    assert site.say("reset-breaker", "--by", "r.okafor").returncode == 0
+    assert site.say("reset-breaker", "--by", "on-call").returncode == 0
     for name in ("n2", chosen):
-        assert site.say("clear", name, "--by", "r.okafor").returncode == 0
+        assert site.say("clear", name, "--by", "on-call").returncode == 0
     site.all.until(lambda: all(site.free(uuid) for uuid in uuids), "all are free again")
     assert second.stop() == 0
     with Store(site.store) as store:
         assert store.table("events").filter(kind="breaker_reset").select("node", "gpu_uuid", "detail").rows() == [
-            ("", "", "r.okafor")
+            ("", "", "on-call")
         ]
