@@ -28,7 +28,10 @@ _TIME: Mapping[str, str] = MappingProxyType(
         "blocks_hourly": "hour_start_ns",
     }
 )
-"""Tables that grow with time, and the column that retention goes by."""
+"""Tables that are only ever added to, and the column that says when."""
+
+_KEPT_SINCE: Mapping[str, str] = MappingProxyType({**_TIME, "jobs": "seen_ns"})
+"""Tables that retention shortens, and the column that it goes by."""
 
 _NEWEST_BY: Mapping[str, str | None] = MappingProxyType(
     {
@@ -37,6 +40,7 @@ _NEWEST_BY: Mapping[str, str | None] = MappingProxyType(
         "nodes": "seen_ns",
         "blocks": "as_of_ns",
         "variance": "as_of_ns",
+        "jobs": "seen_ns",
         "topology": None,
     }
 )
@@ -93,10 +97,10 @@ class Store:
         """Store rows, deletions and places in the log as one transaction; the same call again changes nothing.
 
         Frames have the columns of `telemetry.tables` in any order; nullable ones may be absent. Deletions take the
-        first key column and come before the rows. One row a key: the newest for scores, gpus, nodes, blocks, topology;
-        the first one stored for windows, transitions, events, measurements. NaN becomes null, windows are rounded to
-        what a sensor can tell. Another `log_id` than before forgets all offsets of the old log. Raises StoreError, with
-        nothing stored.
+        first key column and come before the rows. One row a key: the newest for scores, gpus, nodes, jobs, blocks and
+        topology; the first one stored for windows, transitions, events, measurements. NaN becomes null, windows are
+        rounded to what a sensor can tell. Another `log_id` than before forgets all offsets of the old log. Raises
+        StoreError, with nothing stored.
         """
         frames = {name: incoming.prepared(name, frame) for name, frame in rows.items() if not frame.is_empty()}
         with self._writer:
@@ -176,16 +180,16 @@ class Store:
         """Delete rows older than this time and return how many, by table; roll-ups are brought up to date first.
 
         A number speaks of `windows`; a mapping names tables that grow with time: windows, transitions, events,
-        measurements, windows_hourly, blocks_hourly. The file keeps its size and uses the space again.
+        measurements, jobs, windows_hourly, blocks_hourly. The file keeps its size and uses the space again.
         """
         limits = {"windows": before_ns} if isinstance(before_ns, int) else before_ns
-        unknown = sorted(limits.keys() - _TIME.keys())
+        unknown = sorted(limits.keys() - _KEPT_SINCE.keys())
         if unknown:
-            raise StoreError(f"no retention for {', '.join(unknown)}; there is for {', '.join(_TIME)}")
+            raise StoreError(f"no retention for {', '.join(unknown)}; there is for {', '.join(_KEPT_SINCE)}")
         self.roll_up()
         with self._housekeeper, self.transaction() as cursor:
             deleted = {
-                name: _count(cursor.execute(f"DELETE FROM {name} WHERE {_TIME[name]} < ?", [limit]))  # noqa: S608
+                name: _count(cursor.execute(f"DELETE FROM {name} WHERE {_KEPT_SINCE[name]} < ?", [limit]))  # noqa: S608
                 for name, limit in limits.items()
             }
         gone = {name for name, count in deleted.items() if count}

@@ -15,7 +15,7 @@ from prometheus_client.registry import Collector
 from starlette.exceptions import HTTPException
 
 from analytics.store import Store
-from api import blocks, gpus, models, nodes, placements, tiers, transitions, variance, verdicts
+from api import blocks, gpus, jobs, models, nodes, placements, tiers, transitions, variance, verdicts
 from api.answers import Answers, Built, Shortcut
 from api.endpoint import Endpoint, Site, Values
 from api.fleet import Fleets
@@ -28,7 +28,7 @@ from api.routes import add_get, add_post, add_probes, add_question
 from api.warm import kept_warm
 from telemetry.errors import StoreError
 
-_NOUNS = (gpus, nodes, blocks, placements, tiers, transitions, variance)
+_NOUNS = (gpus, nodes, blocks, placements, tiers, transitions, jobs, variance)
 ENDPOINTS: tuple[Endpoint, ...] = tuple(endpoint for noun in _NOUNS for endpoint in noun.ENDPOINTS)
 """Every GET route under /v1."""
 

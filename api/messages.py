@@ -13,7 +13,7 @@ from telemetry.codec import ARROW, JSON, MAX_GPUS, check_body, decompress
 from telemetry.errors import BadInput
 from telemetry.head import check_interval, check_name, read_head
 from telemetry.metrics import SAMPLED
-from telemetry.rows import check_event, check_inventory, check_measurement
+from telemetry.rows import check_event, check_inventory, check_jobs, check_measurement
 
 TELEMETRY = "isotach.telemetry"
 _SAMPLED = frozenset(metric.name for metric in SAMPLED)
@@ -64,9 +64,9 @@ def _parsed(body: bytes) -> Any:
 
 
 def _key(topic: str, key: bytes | None, message: object) -> bytes:
-    """The key of a checked message: given, or made of its content; an inventory's is its node, for compaction."""
+    """The key of a checked message: given, or made of its content; an inventory's and that of jobs is the node."""
     made = TOPICS[topic](message)
-    return _same_key(key, made) if topic == "isotach.inventory" else key or made.encode()
+    return _same_key(key, made) if topic in ("isotach.inventory", "isotach.jobs") else key or made.encode()
 
 
 def _same_key(key: bytes | None, node: str) -> bytes:
@@ -86,6 +86,10 @@ def _inventory(message: object) -> str:
 
 def _measurement(message: object) -> str:
     return str(check_measurement(message)["subject"])
+
+
+def _jobs(message: object) -> str:
+    return check_jobs(message)[0]
 
 
 def _checked_arrow(headers: Mapping[str, bytes], body: bytes) -> str:
@@ -143,6 +147,7 @@ TOPICS: Mapping[str, Callable[[object], str]] = MappingProxyType(
         "isotach.events": _event,
         "isotach.inventory": _inventory,
         "isotach.measurements": _measurement,
+        "isotach.jobs": _jobs,
     }
 )
 """Topics that may be posted to, and what checks a JSON message of each and returns its key."""

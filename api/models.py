@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
-from telemetry.tables import BLOCKS, CLASSES, EVENTS, GPUS, NODES, SCORES, TRANSITIONS, VARIANCE, WINDOWS, Table
+from telemetry.tables import BLOCKS, CLASSES, EVENTS, GPUS, JOBS, NODES, SCORES, TRANSITIONS, VARIANCE, WINDOWS, Table
 
 _TYPES: dict[str, Any] = {"string": str, "bool": bool, "float32": float, "float64": float, "json": Any}
 
@@ -109,6 +109,7 @@ NodeList = _list("NodeList", Node)
 Block = _row("Block", BLOCKS, BLOCKS.names)
 BlockList = _list("BlockList", Block)
 VarianceList = _list("VarianceList", Variance)
+JobList = _list("JobList", _row("Job", JOBS, JOBS.names))
 
 
 class NodeGpus(BaseModel):

@@ -83,10 +83,10 @@ def add_post(app: FastAPI, handler: Handler) -> None:
         post,
         methods=["POST"],
         status_code=202,
-        summary="Send samples, events, inventory or measurements",
+        summary="Send samples, events, inventory, measurements or jobs",
         description=(
-            "One message a request; events, inventory and measurements also as a list of objects. Answered once the "
-            "log has acknowledged it. Sending the same again is harmless."
+            "One message a request; events, inventory, measurements and jobs also as a list of objects. Answered once "
+            "the log has acknowledged it. Sending the same again is harmless."
         ),
         responses={
             202: {"model": models.Accepted, "content": {JSON: {"example": {"accepted": 1}}}},

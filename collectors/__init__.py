@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Protocol
 
-from telemetry.records import Event, Measurement, NodeInventory, SampleBatch
+from telemetry.records import Event, Measurement, NodeInventory, NodeJobs, SampleBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,13 +18,16 @@ class Reading:
     `samples` holds one batch a node; the agent joins batches of a node until ~10 s are full, and publishes a batch
     that is as long as that at once. A batch whose `interval_s` is 0 leaves the promise to the agent that paces its
     collector: it puts its own interval there. `inventory` is given whenever it is new or changed; the agent repeats
-    the last one from time to time. `rejected` counts values that were garbage or unreadable, by "metric:reason".
+    the last one from time to time. `jobs` is all that runs on a node now, at every call that knows it; the agent
+    publishes what has changed, and the whole from time to time. `rejected` counts values that were garbage or
+    unreadable, by "metric:reason".
     """
 
     samples: Sequence[SampleBatch] = ()
     inventory: Sequence[NodeInventory] = ()
     events: Sequence[Event] = ()
     measurements: Sequence[Measurement] = ()
+    jobs: Sequence[NodeJobs] = ()
     rejected: Mapping[str, int] = field(default_factory=dict)
 
 

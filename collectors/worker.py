@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 
 from collectors import Collector, Reading
 from collectors.batches import Batches, halves
+from collectors.job_book import REPEAT_S, JobBook
 from collectors.outbox import PATIENCE_S, Outbox
 from collectors.schedule import Schedule
 from collectors.self_metrics import AgentMetrics
 from streams import Outgoing
-from streams.topics import EVENTS, INVENTORY, MEASUREMENTS, TELEMETRY
+from streams.topics import EVENTS, INVENTORY, JOBS, MEASUREMENTS, TELEMETRY
 from telemetry.codec import JSON, MAX_VALUE_BYTES, Encoder
 from telemetry.errors import SourceHangs, SourceUnavailable
 from telemetry.records import Event, NodeInventory, SampleBatch
@@ -73,6 +74,7 @@ class Worker:
         self._encoder = Encoder()
         self._lock = threading.Lock()  # batches, encoder, inventory
         self._inventory: dict[str, tuple[NodeInventory, float]] = {}
+        self._jobs = JobBook()
         self._known_gpus = 0
         self._answered_ns = 0
         self._ticks: deque[float] = deque(maxlen=COMPLETENESS_TICKS)
@@ -196,6 +198,10 @@ class Worker:
         for measurement in reading.measurements:
             key = measurement.subject.encode()
             self._outbox.put(_json(MEASUREMENTS, key, to_json(measurement)), patience_s=patience_s)
+        for jobs in reading.jobs:
+            news = self._jobs.news(jobs, now=now, repeat_s=self._terms.spread(REPEAT_S))
+            if news is not None:
+                self._outbox.put(_json(JOBS, news.node.encode(), to_json(news)), patience_s=patience_s)
         self._metrics.samples.labels(self.name).inc(sum(len(batch) for batch in reading.samples))
         for reason, count in reading.rejected.items():
             metric, _, why = reason.partition(":")

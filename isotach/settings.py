@@ -90,7 +90,7 @@ SETTINGS: tuple[Setting, ...] = (
     _s("observe_only", "flag", False, "", ("score", "up"), "Publish scores and what each tier would be, and change no tier."),
     _s("stale_after_s", "number", 300.0, "s", SERVERS, "An answer older than this is marked stale and every tier in it is unknown.", low=1, high=604_800),
     _s("keep_windows_days", "integer", 30, "days", SERVERS, "Windows older than this leave the store.", low=1, high=3_650),
-    _s("keep_history_days", "integer", 400, "days", SERVERS, "Hourly roll-ups, tier changes, events and measurements older than this leave the store.", low=1, high=36_500),
+    _s("keep_history_days", "integer", 400, "days", SERVERS, "Hourly roll-ups, tier changes, events, measurements and jobs older than this leave the store.", low=1, high=36_500),
     _s("archive", "file", None, "folder", SERVERS, "Windows that leave the store go here first, as Parquet by site and day."),
     _s("node", "text", "", "", AGENTS, "This node's name as the scheduler knows it; the host name if empty."),
     _s("collector", "choice", ("auto",), "", AGENTS, "What to collect from; may be given several times. auto: nvml where its library can be loaded, else nvidia_smi where the command is, else nothing.", choices=("auto", "none", "nvidia_smi", "nvml", "simulated"), many=True),

@@ -26,7 +26,7 @@ LOG = logging.getLogger("isotach")
 DAY_NS = 86_400 * 10**9
 HOUSEKEEPING_EVERY_S = 600.0
 VARIANCE_EVERY_S = 180.0  #: at most; it reads a month of results
-HISTORY = ("windows_hourly", "blocks_hourly", "transitions", "events", "measurements")
+HISTORY = ("windows_hourly", "blocks_hourly", "transitions", "events", "measurements", "jobs")
 
 
 def application(

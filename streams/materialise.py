@@ -17,12 +17,12 @@ from streams.deadletter import Rejected, dead_letters
 from streams.open_windows import merged
 from streams.parts import Part, decode_part
 from streams.records import Record, decode_json, frames_of
-from streams.topics import EVENTS, INVENTORY, MEASUREMENTS, SCORES, TRANSITIONS, WINDOWS
+from streams.topics import EVENTS, INVENTORY, JOBS, MEASUREMENTS, SCORES, TRANSITIONS, WINDOWS
 from streams.window import MAX_BACK_OFF_S, close_quietly
 from telemetry.errors import BadInput, StoreError, TransportError
 from telemetry.tables import TABLES
 
-TOPICS: tuple[str, ...] = (INVENTORY, EVENTS, MEASUREMENTS, SCORES, TRANSITIONS, WINDOWS)
+TOPICS: tuple[str, ...] = (INVENTORY, EVENTS, MEASUREMENTS, JOBS, SCORES, TRANSITIONS, WINDOWS)
 """Topics that go into the store."""
 
 _KEY_TABLE = {SCORES: "scores", INVENTORY: "nodes"}  # whose rows a tombstone deletes

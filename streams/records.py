@@ -1,4 +1,4 @@
-"""Events, measurements, inventory, scores and transitions: JSON messages to checked rows of their tables, and back.
+"""Events, measurements, inventory, jobs, scores, transitions: JSON messages to checked rows of their tables, and back.
 
 To add a topic of rows: one line in `_CHECKS`.
 """
@@ -14,10 +14,10 @@ from analytics.frames import frame
 from streams import Message, Outgoing
 from streams.deadletter import Rejected
 from streams.samples_json import parse_json
-from streams.topics import EVENTS, INVENTORY, MEASUREMENTS, SCORES, TRANSITIONS
+from streams.topics import EVENTS, INVENTORY, JOBS, MEASUREMENTS, SCORES, TRANSITIONS
 from telemetry import tables
 from telemetry.errors import BadInput
-from telemetry.rows import check_event, check_inventory, check_measurement, check_row
+from telemetry.rows import check_event, check_inventory, check_jobs, check_measurement, check_row
 from telemetry.tables import Table
 
 Rows = Mapping[str, Sequence[dict[str, Any]]]
@@ -51,6 +51,7 @@ _CHECKS: Mapping[str, Callable[[object], Rows]] = {
     EVENTS: lambda value: {"events": [check_event(value)]},
     MEASUREMENTS: lambda value: {"measurements": [check_measurement(value)]},
     INVENTORY: _inventory,
+    JOBS: lambda value: {"jobs": check_jobs(value)[1]},
     SCORES: lambda value: {"scores": [_flat(tables.SCORES, check_row(tables.SCORES, value))]},
     TRANSITIONS: lambda value: {"transitions": [_flat(tables.TRANSITIONS, check_row(tables.TRANSITIONS, value))]},
 }
@@ -60,7 +61,7 @@ _CHECKS: Mapping[str, Callable[[object], Rows]] = {
 class Record:
     """What one message said: rows by table, or, with `deleted`, that its key is gone.
 
-    Rows of one message: one, or for the inventory one of `nodes` and those of `gpus`.
+    Rows of one message: one, or for the inventory one of `nodes` and those of `gpus`, or for jobs any number.
     """
 
     message: int

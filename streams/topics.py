@@ -9,6 +9,7 @@ TELEMETRY = "isotach.telemetry"
 EVENTS = "isotach.events"
 INVENTORY = "isotach.inventory"
 MEASUREMENTS = "isotach.measurements"
+JOBS = "isotach.jobs"
 WINDOWS = "isotach.windows"
 SCORES = "isotach.scores"
 TRANSITIONS = "isotach.transitions"
@@ -31,6 +32,13 @@ def specs(*, telemetry_partitions: int = 16) -> tuple[TopicSpec, ...]:
         topic(EVENTS, "delete", 30 * DAY_MS, "gpu_uuid", "XIDs, lost GPUs, resets, driver reloads, collector trouble."),
         topic(INVENTORY, "compact", None, "node", "A node's GPUs, place and expected GPU count."),
         topic(MEASUREMENTS, "delete", 30 * DAY_MS, "subject", "Results of benchmarks, probes and jobs."),
+        topic(
+            JOBS,
+            "delete",
+            30 * DAY_MS,
+            "node",
+            "Jobs on a node's GPUs: all that run there, and those that have just ended.",
+        ),
         topic(WINDOWS, "delete", 7 * DAY_MS, "none", "Window features of the GPUs of one telemetry partition."),
         topic(SCORES, "compact", None, "gpu_uuid", "The newest score of each GPU, with the scorer's state."),
         topic(TRANSITIONS, "delete", 90 * DAY_MS, "gpu_uuid", "Tier changes: the source of alerts."),

@@ -1,4 +1,4 @@
-"""The records that collectors produce: samples, inventory, events, measurements.
+"""The records that collectors produce: samples, inventory, events, measurements, jobs.
 
 To add a field: a column in `tables.py` first, then here. Everything is frozen; units are in the names; null is None.
 """
@@ -91,3 +91,31 @@ class Measurement:
     higher_is_better: bool
     node: str | None = None
     evidence: Mapping[str, float | int | str | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One job on one GPU; the columns of the table `jobs` without node and time.
+
+    `started_ns` None: nobody knows; the agent puts there when it first saw it.
+    """
+
+    gpu_uuid: str
+    job_id: str
+    source: str
+    name: str | None = None
+    namespace: str | None = None
+    workload_class: str | None = None
+    started_ns: int | None = None
+    ended: bool = False
+    processes: int | None = None
+    memory_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeJobs:
+    """All jobs on a node's GPUs at a time: one that is no longer among them has ended."""
+
+    node: str
+    seen_ns: int
+    jobs: tuple[Job, ...] = ()

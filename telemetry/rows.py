@@ -10,8 +10,8 @@ from dataclasses import asdict
 from typing import Any
 
 from telemetry.errors import BadInput
-from telemetry.records import Event, Measurement, NodeInventory
-from telemetry.tables import CLASSES, EVENTS, GPUS, MEASUREMENTS, NODES, Column, Table
+from telemetry.records import Event, Measurement, NodeInventory, NodeJobs
+from telemetry.tables import CLASSES, EVENTS, GPUS, JOBS, MEASUREMENTS, NODES, Column, Table
 
 MAX_TEXT = 4_096  #: characters in one text value; longer is refused, not cut
 _INTEGERS: Mapping[str, tuple[int, int]] = {
@@ -20,7 +20,8 @@ _INTEGERS: Mapping[str, tuple[int, int]] = {
     "uint32": (0, 2**32 - 1),
     "uint16": (0, 2**16 - 1),
 }
-_NAME_COLUMNS = frozenset({"node", "gpu_uuid", "subject"})
+_NAME_COLUMNS = frozenset({"node", "gpu_uuid", "subject", "job_id"})
+JOB_SOURCES = ("slurm", "kubernetes", "other")
 
 
 def check_row(table: Table, row: object) -> dict[str, Any]:
@@ -133,6 +134,33 @@ def check_measurement(message: object) -> dict[str, Any]:
     return row
 
 
-def to_json(record: NodeInventory | Event | Measurement) -> bytes:
+def check_jobs(message: object) -> tuple[str, list[dict[str, Any]]]:
+    """The node, and its rows of `jobs`, maybe none; raises BadInput, also for a class or source that does not exist."""
+    if not isinstance(message, Mapping):
+        raise BadInput("not_an_object", f"jobs: expected a JSON object, got {type(message).__name__}")
+    jobs = message.get("jobs")
+    if not isinstance(jobs, list) or not all(isinstance(job, Mapping) for job in jobs):
+        raise BadInput("wrong_type", "jobs.jobs must be a list of objects")
+    node = _check_value(JOBS, _NODE, message.get("node"))
+    rows = []
+    for job in jobs:
+        ended = job.get("ended")
+        row = check_row(JOBS, {**job, "node": node, "seen_ns": message.get("seen_ns"), "ended": bool(ended is True)})
+        if ended not in (None, True, False):
+            raise BadInput("wrong_type", f"jobs.ended must be true or false, got {ended!r:.80}")
+        if row["workload_class"] is not None and row["workload_class"] not in CLASSES:
+            raise BadInput("unknown_class", f"jobs.workload_class is {row['workload_class']!r}; one of {CLASSES}")
+        if row["source"] not in JOB_SOURCES:
+            raise BadInput("unknown_source", f"jobs.source is {row['source']!r}; one of {JOB_SOURCES}")
+        rows.append(row)
+    if len({(row["gpu_uuid"], row["job_id"], row["started_ns"]) for row in rows}) != len(rows):
+        raise BadInput("repeated_job", f"jobs of {node} name a gpu_uuid, job_id and started_ns twice")
+    return str(node), rows
+
+
+_NODE = next(column for column in JOBS.columns if column.name == "node")
+
+
+def to_json(record: NodeInventory | Event | Measurement | NodeJobs) -> bytes:
     """The record as compact JSON with the table's column names, as it goes into a topic."""
     return json.dumps(asdict(record), separators=(",", ":"), allow_nan=False).encode()

@@ -257,9 +257,30 @@ VARIANCE = Table(
         _c("as_of_ns", "int64", "ns UTC", "Newest result included.", null=False),
     ),
 )
+
+JOBS = Table(
+    name="jobs", grain="one row per gpu_uuid, job_id and started_ns: what ran where, and when", key=("gpu_uuid", "job_id", "started_ns"),
+    columns=(
+        _c("gpu_uuid", "string", "", "UUID of the physical GPU.", null=False),
+        _c("node", "string", "", "Node it sits in.", null=False),
+        _c("job_id", "string", "", "The scheduler's name of the job: a Slurm job id, `namespace/pod` of Kubernetes.", null=False),
+        _c("source", "string", "", "Whose name that is: slurm, kubernetes or other.", null=False),
+        _c("name", "string", "", "Name for people: of the container, the job."),
+        _c("namespace", "string", "", "Kubernetes namespace."),
+        _c("workload_class", "string", "", "Class that the job's own label gives: compute, memory, communication, mixed; null if it gives none."),
+        _c("started_ns", "int64", "ns UTC", "Start of the job on this GPU, or when it was first seen there.", null=False),
+        _c("seen_ns", "int64", "ns UTC", "When it was last seen; of an ended one when it was found gone.", null=False),
+        _c("ended", "bool", "", "True once it was found gone; one that is neither ended nor seen for half an hour is unknown.", null=False),
+        _c("processes", "uint32", "processes", "Its processes on this GPU."),
+        _c("memory_bytes", "uint64", "bytes", "Framebuffer that they hold."),
+    ),
+)
 # fmt: on
 
 TABLES: Mapping[str, Table] = MappingProxyType(
-    {t.name: t for t in (WINDOWS, SCORES, TRANSITIONS, EVENTS, MEASUREMENTS, GPUS, NODES, TOPOLOGY, BLOCKS, VARIANCE)}
+    {
+        t.name: t
+        for t in (WINDOWS, SCORES, TRANSITIONS, EVENTS, MEASUREMENTS, GPUS, NODES, TOPOLOGY, BLOCKS, VARIANCE, JOBS)
+    }
 )
 """Every published table by name."""

@@ -19,6 +19,7 @@ from support.store import (
     START,
     events,
     gpus,
+    jobs,
     measurements,
     nodes,
     scores,
@@ -41,6 +42,17 @@ def store() -> Iterator[Store]:
     """An empty store in memory."""
     with Store(None) as opened:
         yield opened
+
+
+def test_a_job_is_one_row_until_it_is_too_old(store: Store) -> None:
+    """What was seen last stays, however often and in which order it comes; retention goes by when it was seen."""
+    first, last = {"seen_ns": START}, {"seen_ns": START + HOUR, "ended": True}
+    for row in (last, first, last, {"job_id": "8", "seen_ns": START + DAY}):
+        store.write({"jobs": jobs([row])})
+    kept = store.table("jobs").select("job_id", "seen_ns", "ended").rows()
+    assert kept == [("7", START + HOUR, True), ("8", START + DAY, False)]
+    assert store.retain(before_ns={"jobs": START + DAY}) == {"jobs": 1}
+    assert store.table("jobs")["job_id"].to_list() == ["8"]
 
 
 @pytest.mark.parametrize("table", schema.DOCUMENTED, ids=lambda table: table.name)

@@ -11,6 +11,7 @@ from support.store import (
     Clock,
     events,
     gpus,
+    jobs,
     nodes,
     scores,
     served,
@@ -72,6 +73,11 @@ def fill(store: Store) -> None:
             ),
             "events": events(
                 [{"gpu_uuid": "GPU-c", "time_ns": START - HOUR}, {"gpu_uuid": "", "kind": "driver_reload", "code": 0}]
+            ),
+            "jobs": jobs(
+                [{"job_id": "7", "gpu_uuid": uuid, "seen_ns": START + MINUTE} for uuid in ("GPU-a", "GPU-b")]
+                + [{"job_id": "6", "gpu_uuid": "GPU-a", "started_ns": START - HOUR, "ended": True}]
+                + [{"job_id": "ml/train-0", "gpu_uuid": "GPU-e", "node": "n2", "source": "kubernetes"}]
             ),
             "topology": PLACES,
             "variance": variance([{"level": "gpu", "share": 0.9}, {"level": "run", "share": 0.1, "position": 1}]),

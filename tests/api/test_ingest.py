@@ -22,6 +22,11 @@ from telemetry.errors import BadInput, TransportError
 SAMPLE = {"gpu_uuid": "GPU-1", "time_ns": START, "sm_clock_mhz": 1980, "power_w": 512.5}
 TELEMETRY = {"node": "n1", "interval_s": 1.0, "samples": [SAMPLE]}
 EVENT = {"time_ns": START, "node": "n1", "gpu_uuid": "GPU-1", "kind": "xid", "code": 79}
+JOBS = {
+    "node": "n1",
+    "seen_ns": START,
+    "jobs": [{"gpu_uuid": "GPU-1", "job_id": "7", "source": "slurm", "started_ns": START, "workload_class": "memory"}],
+}
 INVENTORY = {"node": "n1", "seen_ns": START, "gpus": [{"gpu_uuid": "GPU-1", "slot": 0}]}
 MEASUREMENT = {
     "time_ns": START, "scope": "gpu", "subject": "GPU-1", "name": "sgemm", "workload_class": "compute", "value": 1.0,
@@ -91,6 +96,7 @@ def test_what_an_agent_sends_arrives_as_it_was(post: Post, log: Log) -> None:
         ("isotach.events", EVENT | {"gpu_uuid": None}, b"n1"),
         ("isotach.inventory", INVENTORY, b"n1"),
         ("isotach.measurements", MEASUREMENT, b"GPU-1"),
+        ("isotach.jobs", JOBS, b"n1"),
     ],
 )
 def test_anyone_with_curl_can_send(post: Post, log: Log, topic: str, message: Any, key: bytes) -> None:

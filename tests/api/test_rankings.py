@@ -137,6 +137,22 @@ def test_transitions_come_newest_first(client: httpx.Client) -> None:
     assert get(client, "/v1/transitions", gpu_uuid="GPU-c", offset=2)["items"][0]["transition_id"] == "t2"
 
 
+def test_jobs_are_found_by_gpu_node_name_and_time(client: httpx.Client) -> None:
+    """Running ones come first; at its end a job has ended, and one that runs is known until it was seen."""
+
+    def found(**wanted: str) -> list[tuple[str, str]]:
+        return [(one["job_id"], one["gpu_uuid"]) for one in get(client, "/v1/jobs", **wanted)["items"]]
+
+    assert found() == [("7", "GPU-a"), ("7", "GPU-b"), ("ml/train-0", "GPU-e"), ("6", "GPU-a")]
+    assert found(gpu_uuid="GPU-a") == [("7", "GPU-a"), ("6", "GPU-a")]
+    assert found(node="n2") == [("ml/train-0", "GPU-e")]
+    assert found(job_id="7") == [("7", "GPU-a"), ("7", "GPU-b")]
+    assert found(at=str(START - MINUTE)) == [("6", "GPU-a")]
+    assert found(at="2026-01-01T00:00:00Z", node="n1") == [("7", "GPU-a"), ("7", "GPU-b")]
+    assert found(at=str(START + MINUTE), gpu_uuid="GPU-b") == [("7", "GPU-b")]
+    assert found(at=str(START + 2 * MINUTE)) == []
+
+
 def test_an_operators_topology_comes_first() -> None:
     """The file given at the start places nodes before what the store or the node says."""
     with Store(None) as store:

@@ -22,7 +22,7 @@ from streams.materialise import TOPICS, CaughtUp, run_materialiser
 from streams.memory import MemoryTransport
 from streams.parts import encode_window
 from streams.records import encode_rows
-from streams.topics import EVENTS, INVENTORY, MEASUREMENTS, SCORES, TRANSITIONS, WINDOWS, specs
+from streams.topics import EVENTS, INVENTORY, JOBS, MEASUREMENTS, SCORES, TRANSITIONS, WINDOWS, specs
 from telemetry import tables
 from telemetry.errors import StoreError
 
@@ -31,6 +31,10 @@ EVENT = {"time_ns": START, "node": "n1", "gpu_uuid": "GPU-a", "kind": "xid", "co
 RESULT = {
     "time_ns": START, "scope": "gpu", "subject": "GPU-a", "name": "sgemm", "workload_class": "compute", "value": 12.5,
     "unit": "ms", "higher_is_better": False, "evidence": {"clock": 1980},
+}  # fmt: skip
+RUNNING = {
+    "node": "n1", "seen_ns": START,
+    "jobs": [{"gpu_uuid": "GPU-a", "job_id": "7", "source": "slurm", "started_ns": START}],
 }  # fmt: skip
 
 
@@ -113,6 +117,7 @@ ALL = (
     json(INVENTORY, "n1", NODE),
     json(EVENTS, "GPU-a", EVENT),
     json(MEASUREMENTS, "GPU-a", RESULT),
+    json(JOBS, "n1", RUNNING),
     score("GPU-a"),
     transition("GPU-a"),
     window(["GPU-a", "GPU-b"]),
@@ -120,11 +125,11 @@ ALL = (
 
 
 def counts(site: Site) -> dict[str, int]:
-    names = ("nodes", "gpus", "events", "measurements", "scores", "transitions", "windows")
+    names = ("nodes", "gpus", "events", "measurements", "jobs", "scores", "transitions", "windows")
     return {name: len(site.rows(name)) for name in names}
 
 
-ONCE = {"nodes": 1, "gpus": 2, "events": 1, "measurements": 1, "scores": 1, "transitions": 1, "windows": 2}
+ONCE = {"nodes": 1, "gpus": 2, "events": 1, "measurements": 1, "jobs": 1, "scores": 1, "transitions": 1, "windows": 2}
 
 
 def test_every_topic_arrives_in_its_table(site: Site) -> None:
@@ -216,6 +221,7 @@ def test_what_cannot_be_read_is_set_aside_and_stops_nothing(site: Site) -> None:
     ):  # fmt: skip
         bad.append(Outgoing(topic=WINDOWS, key=None, value=good.value, headers={**good.headers, name: text}))
     bad.append(Outgoing(topic=WINDOWS, key=None, value=(good.value or b"")[:99], headers=good.headers))
+    bad.append(json(JOBS, "n1", RUNNING | {"jobs": [{"gpu_uuid": "GPU-a"}]}))
     bad.append(json(MEASUREMENTS, "k", RESULT | {"workload_class": "speedy"}))
     bad.append(json(INVENTORY, "twice", NODE | {"gpus": [{"gpu_uuid": "x"}, {"gpu_uuid": "x"}]}))
     bad.append(json(EVENTS, "k", EVENT | {"detail": "x" * 5_000}))

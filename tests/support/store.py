@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from analytics.frames import frame
-from telemetry.tables import EVENTS, GPUS, MEASUREMENTS, NODES, SCORES, TOPOLOGY, TRANSITIONS, VARIANCE, WINDOWS
+from telemetry.tables import EVENTS, GPUS, JOBS, MEASUREMENTS, NODES, SCORES, TOPOLOGY, TRANSITIONS, VARIANCE, WINDOWS
 
 SECOND = 10**9
 MINUTE = 60 * SECOND
@@ -93,6 +93,12 @@ def variance(rows: Sequence[Row]) -> pl.DataFrame:
     """Rows of `variance`."""
     usual = {"scope": "gpu", "name": "sgemm", "workload_class": "compute", "peer_group": "A", "position": 0, "units": 8}
     return frame(VARIANCE, [{**usual, "nil": False, "as_of_ns": START, **row} for row in rows])
+
+
+def jobs(rows: Sequence[Row]) -> pl.DataFrame:
+    """Rows of `jobs`."""
+    usual = {"gpu_uuid": "GPU-1", "node": "n1", "job_id": "7", "source": "slurm", "started_ns": START, "seen_ns": START}
+    return frame(JOBS, [{**usual, "ended": False, **row} for row in rows])
 
 
 class Clock:

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telemetry.errors import BadInput
-from telemetry.records import Event, GpuInventory, Measurement, NodeInventory
-from telemetry.rows import check_event, check_inventory, check_measurement, check_row, to_json
+from telemetry.records import Event, GpuInventory, Job, Measurement, NodeInventory, NodeJobs
+from telemetry.rows import check_event, check_inventory, check_jobs, check_measurement, check_row, to_json
 from telemetry.tables import MEASUREMENTS, TABLES
 
 EVENT = {"time_ns": 1, "node": "n1", "gpu_uuid": "GPU-a", "kind": "xid", "code": 79, "detail": "off the bus"}
@@ -39,6 +39,43 @@ def test_what_a_collector_writes_is_accepted() -> None:
     assert node["seen_gpus"] == 1
     assert gpus[0]["slot"] == 3
     assert gpus[0]["node"] == "n1"
+    running = Job(gpu_uuid="GPU-a", job_id="7", source="slurm", started_ns=3, workload_class="memory")
+    told, rows = check_jobs(json.loads(to_json(NodeJobs(node="n1", seen_ns=7, jobs=(running,)))))
+    assert (told, rows[0]["node"], rows[0]["seen_ns"], rows[0]["ended"]) == ("n1", "n1", 7, False)
+    assert check_jobs({"node": "n1", "seen_ns": 7, "jobs": []}) == ("n1", [])
+
+
+JOB = {"gpu_uuid": "GPU-a", "job_id": "7", "source": "slurm", "started_ns": 3}
+
+
+@pytest.mark.parametrize(
+    ("jobs", "rule"),
+    [
+        ([JOB | {"workload_class": "gaming"}], "unknown_class"),
+        ([JOB | {"source": "cron"}], "unknown_source"),
+        ([JOB | {"ended": "yes"}], "wrong_type"),
+        ([JOB | {"job_id": ""}], "empty_name"),
+        ([JOB | {"started_ns": None}], "missing_field"),
+        ([JOB | {"processes": -1}], "out_of_range"),
+        ([JOB, JOB], "repeated_job"),
+        ([7], "wrong_type"),
+        ({"7": JOB}, "wrong_type"),
+    ],
+)
+def test_bad_jobs_are_refused(jobs: Any, rule: str) -> None:
+    """One bad job refuses its message: a snapshot with a hole in it would end a job that runs."""
+    with pytest.raises(BadInput) as refused:
+        check_jobs({"node": "n1", "seen_ns": 7, "jobs": jobs})
+    assert refused.value.rule == rule
+
+
+@pytest.mark.parametrize(
+    "message", [[], {"node": "n1", "jobs": [JOB]}, {"seen_ns": 7, "jobs": []}, {"node": "", "jobs": []}]
+)
+def test_jobs_of_nobody_or_no_time_are_refused(message: Any) -> None:
+    """Node and time are needed."""
+    with pytest.raises(BadInput):
+        check_jobs(message)
 
 
 @pytest.mark.parametrize(
