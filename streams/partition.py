@@ -3,6 +3,7 @@
 To change when a window closes: `decide` and `idle`; what a restart knows: `streams/place.py`.
 """
 
+import itertools
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +13,7 @@ import polars as pl
 
 from analytics.frames import frame
 from streams import Message
+from streams.backlog import Backlog, Heard, Kept
 from streams.deadletter import Rejected
 from streams.decode import refuse
 from streams.place import Place
@@ -64,7 +66,10 @@ class PartitionWindows:
     rows: dict[int, list[pl.DataFrame]] = field(default_factory=dict)
     open_rows: int = 0
     carry: tuple[int, pl.DataFrame] | None = None  # start of the window it is from
-    log: deque[tuple[int, int, int]] = field(default_factory=deque)  # offset, its newest row, watermark before it
+    log: deque[Heard] = field(default_factory=deque)
+    backlog: Backlog | None = None
+    kept: list[Kept] = field(default_factory=list)  # waits that are over, and that open windows still rest on
+    last_taken: int | None = None
 
     def __post_init__(self) -> None:
         place = self.start
@@ -74,6 +79,7 @@ class PartitionWindows:
             self.closed_until = self._floor(place.watermark)
         if place.closed_until is not None:
             self.published = self.told_until = place.closed_until
+        self.last_taken = place.taken
         if place.last_rows is not None:
             self.last_rows = place.last_rows
 
@@ -90,7 +96,31 @@ class PartitionWindows:
         local = np.full(int(mine[-1]) + 1, -1, dtype=np.int64)
         local[mine] = np.arange(len(mine))
         of = local[rows["message"].to_numpy()]
-        before, future, late = self.decide(offsets, taken, of, rows["time_ns"].to_numpy())
+        accepted = 0
+        for first, end in self._runs(taken):
+            some = (of >= first) & (of < end)
+            part = rows if some.all() else rows.filter(pl.Series(some))
+            accepted += self._add(part, of[some] - first, offsets[first:end], taken[first:end], rejected)
+        return accepted
+
+    def _runs(self, taken: np.ndarray) -> list[tuple[int, int]]:
+        """The messages cut where the log had a gap; what came before the first of them is compared too."""
+        before = taken[:1] if self.last_taken is None else np.array([self.last_taken])
+        latest = np.maximum.accumulate(np.concatenate([before, taken]))
+        cuts = np.flatnonzero(latest[1:] - latest[:-1] >= self.lateness_ns).tolist()
+        edges = sorted({0, *cuts, len(taken)})
+        return list(itertools.pairwise(edges))
+
+    def _add(
+        self, rows: pl.DataFrame, of: np.ndarray, offsets: np.ndarray, taken: np.ndarray, rejected: list[Rejected]
+    ) -> int:
+        """Decide on messages that follow each other without a gap, but for one before them."""
+        firsts = np.flatnonzero(np.diff(of, prepend=-1))
+        nodes: list[str | None] = [None] * len(offsets)
+        for i, node in zip(of[firsts].tolist(), rows["node"].gather(firsts).to_list(), strict=True):
+            nodes[i] = node
+        last_taken = self.last_taken
+        before, future, late = self.decide(offsets, taken, of, rows["time_ns"].to_numpy(), nodes)
         fine = ~(future | late)
         if not fine.all():
             untold = offsets[of] >= self.told
@@ -106,16 +136,22 @@ class PartitionWindows:
             )
             rows, of = rows.filter(pl.Series(fine)), of[fine]
         self.position = int(offsets[-1]) + 1
-        self._keep(rows, of, offsets, before)
+        self._keep(rows, of, offsets, before, taken, nodes, last_taken)
         return len(rows)
 
     def decide(
-        self, offsets: np.ndarray, taken: np.ndarray, of: np.ndarray, times: np.ndarray
+        self,
+        offsets: np.ndarray,
+        taken: np.ndarray,
+        of: np.ndarray,
+        times: np.ndarray,
+        nodes: Sequence[str | None],
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The watermark before each message; which rows are from the future, and which late. Moves the watermark.
 
         A message moves the watermark by its newest row that is not from the future, and not beyond the time at which
-        the log took it in: a clock that is a little fast makes nobody else late.
+        the log took it in: a clock that is a little fast makes nobody else late. After a gap it waits for the nodes
+        that were there before (`streams/backlog.py`).
         """
         future = times > taken[of] + self.max_skew_ns
         newest = np.full(len(offsets), _NEVER, dtype=np.int64)
@@ -124,20 +160,79 @@ class PartitionWindows:
         moved = np.full(len(offsets), self.watermark, dtype=np.int64)
         for offset, watermark in self.advances:  # silences before a restart, where they were
             moved[offsets >= offset] = np.maximum(moved[offsets >= offset], watermark)
-        before = np.maximum(moved, np.concatenate(([_NEVER], np.maximum.accumulate(after)[:-1])))
-        self.watermark = self.heard = int(max(before[-1], after[-1]))
+        self._look_for_gap(int(taken[0]))
+        if self.backlog is None:
+            before = np.maximum(moved, np.concatenate(([_NEVER], np.maximum.accumulate(after)[:-1])))
+            self.watermark = self.heard = int(max(before[-1], after[-1]))
+        else:
+            before = self._waiting(offsets, taken, newest, nodes, moved, after)
+        self.last_taken = max(int(taken.max()), self.last_taken or _NEVER)
         ends = times - times % self.window_ns + self.window_ns
         return before, future, (ends <= before[of]) & ~future
 
-    def _keep(self, rows: pl.DataFrame, of: np.ndarray, offsets: np.ndarray, before: np.ndarray) -> None:
+    def _look_for_gap(self, taken: int) -> None:
+        """Begin to wait, or wait anew, if the log was silent before this message."""
+        if self.last_taken is None or taken - self.last_taken < self.lateness_ns:
+            return
+        self.backlog = Backlog.after(
+            self.last_taken,
+            taken,
+            self.log,
+            lateness_ns=self.lateness_ns,
+            watermark=self.watermark,
+            needed_from=self._floor(self.watermark) - self.window_ns,
+            before=self.backlog,
+        )
+
+    def _waiting(
+        self,
+        offsets: np.ndarray,
+        taken: np.ndarray,
+        newest: np.ndarray,
+        nodes: Sequence[str | None],
+        moved: np.ndarray,
+        after: np.ndarray,
+    ) -> np.ndarray:
+        """The watermark before each message, one by one: it goes no further than whom it waits for."""
+        before = np.empty_like(moved)
+        now, latest = self.watermark, self.last_taken or _NEVER
+        for i, node in enumerate(nodes):
+            before[i] = now = max(now, int(moved[i]))
+            latest = max(latest, int(taken[i]))
+            reached, backlog = int(after[i]), self.backlog
+            if backlog is not None:
+                reached = backlog.potential = max(backlog.potential, reached)
+                limit = backlog.limit(node if newest[i] > _NEVER else None, int(newest[i]), latest)
+                if limit is None:
+                    self.kept.append(Kept(backlog.first, int(offsets[i])))
+                    self.backlog = None
+                else:
+                    reached = min(reached, limit)
+            now = max(now, reached)
+        self.watermark = self.heard = now
+        return before
+
+    def _keep(
+        self,
+        rows: pl.DataFrame,
+        of: np.ndarray,
+        offsets: np.ndarray,
+        before: np.ndarray,
+        taken: np.ndarray,
+        nodes: Sequence[str | None],
+        last_taken: int | None,
+    ) -> None:
         if not len(rows):
             return
         times = rows["time_ns"].to_numpy()
         newest = np.full(len(offsets), _NEVER, dtype=np.int64)
         np.maximum.at(newest, of, times)
-        for offset, time_ns, watermark in zip(offsets.tolist(), newest.tolist(), before.tolist(), strict=True):
-            if time_ns > _NEVER:
-                self.log.append((offset, time_ns, watermark))
+        earlier = _NEVER if last_taken is None else last_taken
+        latest = np.maximum.accumulate(np.concatenate(([earlier], taken[:-1])))
+        columns = (offsets, newest, before, taken, latest)
+        for node, (offset, time_ns, watermark, at, last) in zip(nodes, np.column_stack(columns).tolist(), strict=True):
+            if time_ns > _NEVER and node is not None:
+                self.log.append(Heard(offset, time_ns, watermark, at, node, last if last > _NEVER else None))
         rows = rows.drop("message")
         starts = times - times % self.window_ns
         needed_from = self.published - self.window_ns  # older windows were published, and are nobody's counter base
@@ -201,7 +296,8 @@ class PartitionWindows:
         """Move the watermark for a silence; True if there never was a sample to move it from."""
         if self.watermark == _NEVER:
             return True
-        moved = min(self.heard + silent_ns, now_ns - self.lateness_ns)
+        heard = self.heard if self.backlog is None else max(self.heard, self.backlog.potential)  # nobody comes any more
+        moved = min(heard + silent_ns, now_ns - self.lateness_ns)
         if moved > self.watermark:
             self.watermark = moved
             self.advances = [(offset, wm) for offset, wm in self.advances if offset < self.position]
@@ -221,10 +317,18 @@ class PartitionWindows:
 
     def place(self) -> Place:
         """The first message with a row of a window that is open, or the counter base of one."""
-        base = self.published - self.window_ns if self.published > _NEVER else _NEVER
-        while self.log and self.log[0][1] < base:
+        # While what had been published is read again, the watermark is behind it: whom a gap finds depends on the log.
+        closed = min(self.published, self._floor(self.watermark)) if self.watermark > _NEVER else _NEVER
+        base = closed - self.window_ns if closed > _NEVER else _NEVER
+        while self.log and self.log[0].newest < base:
             self.log.popleft()
-        offset, watermark = (self.log[0][0], self.log[0][2]) if self.log else (self.position, self.watermark)
+        first = self.log[0] if self.log else None
+        offset = first.offset if first else self.position
+        self.kept = [one for one in self.kept if one.until >= offset]
+        waits = [one.first for one in self.kept] + ([self.backlog.first] if self.backlog else [])
+        if waits and waits[0].offset < offset:
+            first, offset = waits[0], waits[0].offset
+        watermark, taken = (first.watermark, first.latest) if first else (self.watermark, self.last_taken)
         self.advances = [(at, moved) for at, moved in self.advances if at > offset]
         return Place(
             offset=offset,
@@ -233,6 +337,7 @@ class PartitionWindows:
             closed_until=self.published if self.published > _NEVER else None,
             last_rows=self.last_rows if self.last_rows > _NEVER else None,
             advances=tuple(self.advances),
+            taken=taken,
         )
 
     def _floor(self, time_ns: int) -> int:

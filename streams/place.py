@@ -18,7 +18,8 @@ class Place:
 
     `offset`: the next message to read. `watermark`: as it was before that message. `position`: the first message that
     had not been read. `closed_until`: windows that end there or before have been published. `last_rows`: start of the
-    last of them that had rows. `advances`: silences that moved the watermark, as (next unread offset, watermark).
+    last of them that had rows. `taken`: the latest time at which the log took in a message before `offset`. `advances`:
+    silences that moved the watermark, as (next unread offset, watermark).
     """
 
     offset: int = 0
@@ -26,6 +27,7 @@ class Place:
     watermark: int | None = None
     closed_until: int | None = None
     last_rows: int | None = None
+    taken: int | None = None
     advances: tuple[tuple[int, int], ...] = ()
 
     def commit(self) -> Committed:
@@ -35,6 +37,7 @@ class Place:
             "closed_until": self.closed_until,
             "position": self.position,
             "last_rows": self.last_rows,
+            "taken": self.taken,
             "advances": [list(pair) for pair in self.advances[-_MAX_ADVANCES:]],
         }
         told = {name: value for name, value in known.items() if value not in (None, [])}
@@ -48,7 +51,7 @@ class Place:
             return cls()
         try:
             known: Any = json.loads(committed.metadata or "{}")
-            numbers = {name: known.get(name) for name in ("watermark", "closed_until", "last_rows")}
+            numbers = {name: known.get(name) for name in ("watermark", "closed_until", "last_rows", "taken")}
             advances = tuple((int(offset), int(moved)) for offset, moved in known.get("advances", ()))
             position = known.get("position", committed.offset)
         except (ValueError, AttributeError, TypeError):
