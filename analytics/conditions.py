@@ -145,7 +145,16 @@ def _telemetry(limits: Thresholds, complete: bool) -> list[_Finding]:
     return [
         _Finding(code="low_completeness", found=judged, value=ratio),
         _Finding(code="frozen", found=frozen, value=pl.col("samples")),
+        _late(limits),
     ]
+
+
+def _late(limits: Thresholds) -> _Finding:
+    """Against the whole fleet. While most are late themselves, after an outage or in a replay, nobody is judged."""
+    delay = pl.col("delivery_delay_s").cast(pl.Float64)
+    usual = delay.median()
+    behind = pl.when((usual < limits.late_s) & (delay.count() >= limits.min_peers)).then(delay - usual)
+    return _Finding(code="late_telemetry", found=behind > limits.late_s, value=behind)
 
 
 def _clock_setting() -> _Finding:

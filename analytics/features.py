@@ -144,6 +144,7 @@ def _gauges(window_ns: int) -> list[pl.Expr]:
         pl.col("recovery_action").max(),
         pl.when(~nothing).then(reading).drop_nulls().n_unique().alias("distinct_readings"),
         pl.col("rejected_values").cast(pl.UInt32).sum(),
+        pl.col("delivery_delay_s").min(),
     ]
 
 

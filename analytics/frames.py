@@ -36,6 +36,7 @@ SAMPLE_KEYS: Mapping[str, pl.DataType] = MappingProxyType(
         "time_ns": pl.Int64(),
         "interval_s": pl.Float32(),
         "rejected_values": pl.UInt16(),
+        "delivery_delay_s": pl.Float32(),
         "carry": pl.Boolean(),
     }
 )

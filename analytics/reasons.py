@@ -71,6 +71,7 @@ REASONS: Mapping[str, Reason] = MappingProxyType({r.code: r for r in (
     _r("slow_at_equal_clock", "standard", "watch", "silicon", "judged", None, "{} of its neighbours' work in the same active time at equal clock"),
     _r("hot", "standard", "watch", "cooling", "judged", "hot_c", "{} C above the same slot on other nodes (limit {})"),
     _r("odd_combination", "standard", "watch", None, "judged", None, "readings do not go together as its peers' do at this load, {} times as far as chance leads"),
+    _r("late_telemetry", "standard", "watch", "telemetry", "judged", "late_s", "its samples arrive {} s after the fleet's, or its node's clock is as much behind (limit {} s)"),
     _r("node_missing_gpu", "standard", "watch", None, "note", None, "its node shows fewer GPUs than expected"),
     _r("collector_trouble", "standard", "watch", "telemetry", "event", None, "its collector had trouble"),
     _r("shared", "standard", "watch", None, "note", None, "most of its node or block has it too"),

@@ -11,7 +11,7 @@ DAY_NS = 24 * HOUR_NS
 
 _NOT_HOURLY = frozenset(
     {"gpu_uuid", "window_start_ns", "window_s", "node", "workload_class", "row_remap_pending", "row_remap_failed"}
-    | {"pcie_link_gen", "pcie_link_width", "recovery_action", "distinct_readings"}
+    | {"pcie_link_gen", "pcie_link_width", "recovery_action", "distinct_readings", "delivery_delay_s"}
 )
 """Columns of `windows` that say nothing about an hour, or that the events tell better."""
 

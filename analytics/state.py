@@ -17,7 +17,7 @@ from analytics.keys import KEY, beside, contest, in_order, known_in_order, renum
 from analytics.reasons import JUDGED, WORDED
 from analytics.thresholds import Thresholds
 
-VERSION = 2
+VERSION = 3
 
 GPU: dict[str, tuple[pl.DataType, Any]] = {
     # name: type, value for a GPU seen for the first time

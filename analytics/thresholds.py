@@ -49,6 +49,7 @@ class Thresholds:
     rate_per_minute: float = 10.0  #: ECC, replay and NVLink errors: below it no rate matters, whatever the peers do
     rate_factor: float = 10.0  #: times the peers' median rate: "far above"
     min_completeness: float = 0.5  #: a GB200 with an ECC storm lost 18-82 % of its samples under load
+    late_s: float = 15.0  #: later than the fleet's median: messages come every 10 s, a hung agent retries after as much
     frozen_samples: float = 20  #: equal readings of clock, power, temperature and activity; power alone never rests
     hot_c: float = 10.0  #: above the same slot on other nodes; slots of a healthy node differ by 14 C, nodes by a few
     odd_chance: float = 0.01  #: that a window of a healthy fleet has one odd GPU; 3 such of 5 are needed

@@ -233,7 +233,8 @@ class PartitionWindows:
         for node, (offset, time_ns, watermark, at, last) in zip(nodes, np.column_stack(columns).tolist(), strict=True):
             if time_ns > _NEVER and node is not None:
                 self.log.append(Heard(offset, time_ns, watermark, at, node, last if last > _NEVER else None))
-        rows = rows.drop("message")
+        delay = ((taken - newest) / 1e9).astype(np.float32)
+        rows = rows.drop("message").with_columns(pl.Series("delivery_delay_s", delay[of]))
         starts = times - times % self.window_ns
         needed_from = self.published - self.window_ns  # older windows were published, and are nobody's counter base
         for start in np.unique(starts).tolist():

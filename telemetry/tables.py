@@ -104,6 +104,7 @@ WINDOWS = Table(
         _c("distinct_readings", "uint32", "readings", "Distinct combinations of clock, power, temperature and activity; 1 over many samples means frozen values.", merge="sum", null=False),
         _c("rejected_values", "uint32", "values", "Values outside their valid range, made null.", merge="sum", null=False),
         _c("application_clocks_ratio", "float32", "ratio", "Share of busy samples with clocks held down by a clock setting: a cause in software.", merge="mean"),
+        _c("delivery_delay_s", "float32", "s", "From a message's newest sample until the log took it in, the shortest of the window's messages; below 0 the node's clock is ahead.", merge="min"),
     ),
 )
 

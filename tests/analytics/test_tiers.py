@@ -62,6 +62,7 @@ def test_every_reason_names_a_tier_and_an_action_that_exist() -> None:
         ({"completeness_ratio": 0.3, "samples": 18, "busy_samples": 18}, "degraded", "low_completeness", "telemetry"),
         ({"distinct_readings": 1}, "unknown", "frozen", "telemetry"),
         ({"temperature_c": 79.0}, "standard", "hot", "cooling"),
+        ({"delivery_delay_s": 16.0}, "standard", "late_telemetry", "telemetry"),
     ],
 )
 def test_one_gpu_with_a_finding_is_named_with_its_cause_and_its_neighbours_are_not(
@@ -73,6 +74,18 @@ def test_one_gpu_with_a_finding_is_named_with_its_cause_and_its_neighbours_are_n
     assert others(scorer) == {"standard"}
     assert set(scorer.scores["reasons"]) - {scorer.scores["reasons"][0]} <= {"[]"}
     assert set(scorer.transitions["gpu_uuid"]) <= {"g0-0"}
+
+
+@pytest.mark.parametrize("usual", [14.0, 600.0])
+def test_while_most_telemetry_is_late_nobody_is_told_so(usual: float) -> None:
+    """After an outage everyone brings a backlog, some a longer one; with 14 s for all, 29 is not beyond the limit."""
+    scorer = Scorer(fleet(4))
+    for at in range(8):
+        rows = busy_rows(scorer.gpus)
+        for i, row in enumerate(rows):
+            row["delivery_delay_s"] = usual + (i % 8) * 15.0 / 7
+        scorer.window(rows, at=at)
+    assert {code for gpu in scorer.gpus["gpu_uuid"] for code in scorer.codes(gpu)} == set()
 
 
 def test_a_gpu_is_slow_only_if_its_peers_differ_less_among_each_other() -> None:

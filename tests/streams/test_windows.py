@@ -257,3 +257,22 @@ def test_rows_of_a_revoked_partition_are_forgotten() -> None:
     machine.windows.revoke(0)
     assert machine.windows.open_rows == 0
     assert machine.windows.add(messages, decode(messages)).accepted == 0
+
+
+def test_the_delay_of_a_message_is_that_of_its_newest_sample() -> None:
+    """Each row tells how long after the newest sample of its message the log took that in; a fast clock makes it negative."""
+    machine = Machine()
+    rows = [[(0, 1), (0, 3)], [(1, 6)], [(0, 8), (1, 999)], [(0, 21)]]
+    taken = [5.0, 5.0, 9.5, 21.0]
+    messages = [
+        message(rows_batch("n1", one), offset=i, time_ns=START + int(at * SECOND))
+        for i, (one, at) in enumerate(zip(rows, taken, strict=True))
+    ]
+    machine.add(messages)
+    window = machine.published[START]
+    assert window.select("gpu_uuid", "delivery_delay_s").rows() == [
+        (gpu("n1", 0), 2.0),
+        (gpu("n1", 0), 2.0),
+        (gpu("n1", 0), 1.5),
+        (gpu("n1", 1), -1.0),
+    ]

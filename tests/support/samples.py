@@ -102,6 +102,7 @@ def windows(rows: Sequence[Mapping[str, Any]], *, at: int = 0) -> pl.DataFrame:
         "ecc_uncorrected": 0.0, "row_remap_pending": False, "row_remap_failed": False, "pcie_replays": 0.0,
         "pcie_link_gen": 5.0, "pcie_link_width": 16.0, "nvlink_errors": 0.0, "counter_resets": 0,
         "recovery_action": 0.0, "distinct_readings": 50, "rejected_values": 0, "application_clocks_ratio": 0.0,
+        "delivery_delay_s": 0.5,
     }  # fmt: skip
     return frame(WINDOWS, [normal | row for row in rows])
 
