@@ -18,6 +18,8 @@ from streams.kafka_settings import MAX_MESSAGE_BYTES, KafkaSettings
 from streams.kafka_source import KafkaReader, KafkaSource
 from telemetry.errors import TransportError
 
+_AGAIN_S = 0.1  # between two looks for a leader
+
 
 class KafkaTransport:
     """A Kafka cluster.
@@ -184,10 +186,12 @@ class KafkaTransport:
                 return {self._link.ours(tp): future.result().offset for tp, future in futures.items()}
             except ck.KafkaException as error:
                 self._link.count(error.args[0])
-                # After a broker's restart the client knows an old leader until it has asked again.
-                if error.args[0].code() not in STALE | LATER or self._clock() >= deadline:
+                # After a broker's restart the client knows an old leader, or none, until it has asked again.
+                known = self._metadata().topics
+                passing = STALE | LATER | ({ck.KafkaError._NOENT} if all(tp.topic in known for tp in asked) else set())
+                if error.args[0].code() not in passing or self._clock() >= deadline:
                     raise TransportError(f"offsets cannot be listed: {self._link.text(error)}") from None
-            self._metadata()
+            time.sleep(_AGAIN_S)
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, Committed]:
         """The group's committed places; partitions without one are absent."""

@@ -15,6 +15,7 @@ import polars as pl
 
 from analytics import scoring
 from analytics.frames import frame
+from analytics.job_classes import of_jobs
 from streams import (
     Assigned,
     Batch,
@@ -34,7 +35,8 @@ from streams.inventory import Inventory
 from streams.open_windows import OpenWindows, parse_place
 from streams.parts import decode_part
 from streams.records import decode_json, encode_rows, frames_of
-from streams.topics import EVENTS, INVENTORY, MEASUREMENTS, SCORES, TELEMETRY, TRANSITIONS, WINDOWS
+from streams.running_jobs import RunningJobs
+from streams.topics import EVENTS, INVENTORY, JOBS, MEASUREMENTS, SCORES, TELEMETRY, TRANSITIONS, WINDOWS
 from streams.window import MAX_BACK_OFF_S, close_quietly
 from telemetry import tables
 from telemetry.errors import BadInput, Fenced, TransportError
@@ -149,6 +151,10 @@ class _Scorer:
         self._inventory = Inventory(places)
         self._inventory_reader = _reader(transport, parts, _partitions(transport, INVENTORY))
         _drain(self._inventory_reader, self._inventory.take)
+        jobs = _partitions(transport, JOBS)
+        self._jobs = RunningJobs(max_skew_ns=max_skew_ns)
+        self._jobs_reader = _reader(transport, parts, jobs, transport.committed(group, jobs))
+        _drain(self._jobs_reader, self._jobs.take)
         sides = _partitions(transport, EVENTS) + _partitions(transport, MEASUREMENTS)
         committed = transport.committed(group, sides)
         self._side_reader = _reader(transport, parts, sides, committed)
@@ -172,7 +178,7 @@ class _Scorer:
             self._has_history = True
             self._as_of_ns = max(self._as_of_ns, due.window_end_ns)
             self._score(
-                windows=due.rows,
+                windows=of_jobs(due.rows, self._jobs.during(due.window_start_ns, due.window_end_ns)),
                 window_start_ns=due.window_start_ns,
                 as_of_ns=due.window_end_ns,  # not an event's time: of windows that are made up for nobody is late
                 complete=due.complete,
@@ -210,10 +216,11 @@ class _Scorer:
         _log.info("%s offset %d is skipped: %s: %s", message.topic, message.offset, rule, detail)
 
     def _learn(self) -> None:
-        """Take new inventory, and count the telemetry partitions from time to time."""
-        while messages := self._inventory_reader.poll(timeout_s=0):
-            for one in self._inventory.take(messages):
-                self._skip(messages[one.message], one.rule, one.detail)
+        """Take new inventory and jobs, and count the telemetry partitions from time to time."""
+        for reader, take in ((self._inventory_reader, self._inventory.take), (self._jobs_reader, self._jobs.take)):
+            while messages := reader.poll(timeout_s=0):
+                for one in take(messages):
+                    self._skip(messages[one.message], one.rule, one.detail)
         if time.monotonic() - self._recounted >= _RECOUNT_S:
             self._recounted = time.monotonic()
             self._partition_count = self._transport.partitions(TELEMETRY)
@@ -286,6 +293,7 @@ class _Scorer:
             *letters,
         ]
         places = {tp: Committed(offset) for tp, offset in self._side_reader.positions().items()}
+        places |= self._jobs.places(self._jobs_reader.positions())
         places[_WINDOWS] = self._windows.place(self._next_offset)
         self._producer.publish(messages, group=self._group, places=places, source=self._source)
         self._kept = places[_WINDOWS].offset

@@ -19,7 +19,7 @@ from streams.memory import MemoryTransport
 from streams.open_windows import OpenWindows, parse_place
 from streams.parts import Part, decode_part, encode_progress, encode_window
 from streams.score import GROUP, TRANSACTIONAL_ID, run_score_job
-from streams.topics import EVENTS, INVENTORY, MEASUREMENTS, SCORES, TRANSITIONS, WINDOWS, specs
+from streams.topics import EVENTS, INVENTORY, JOBS, MEASUREMENTS, SCORES, TRANSITIONS, WINDOWS, specs
 from telemetry.errors import Fenced
 
 SECOND = 1_000_000_000
@@ -392,3 +392,26 @@ def test_progress_alone_moves_the_place_too(site: Site) -> None:
     with running(run_score_job, site.transport, **site.job()):
         eventually(lambda: site.transport.committed(GROUP, [TP]).get(TP, Committed(0)).offset == 3, "a place")
     assert site.scores() == {}
+
+
+def test_a_job_keeps_its_class_through_a_restart(site: Site) -> None:
+    """Windows look like compute and their job says memory; each scorer knows it from the place where it reads on."""
+    seen = START
+    told = [
+        {"gpu_uuid": f"GPU-{i:03d}", "job_id": "7", "source": "slurm", "started_ns": seen, "workload_class": "memory"}
+        for i in range(8)
+    ]
+    value = orjson.dumps({"node": "n0", "seen_ns": seen, "jobs": told})
+    site.clock.now_ns = START
+    site.send(Outgoing(topic=JOBS, key=b"n0", value=value))
+    site.clock.now_ns = START + 30 * WINDOW_NS
+    jobs = TopicPartition(JOBS, 0)
+    for at in range(8):
+        if at % 4 == 0:
+            site.send(Outgoing(topic=JOBS, key=b"n1", value=orjson.dumps({"node": "n1", "seen_ns": seen, "jobs": []})))
+        site.whole(at)
+        with running(run_score_job, site.transport, **site.job()):
+            eventually(lambda at=at: site.applied() == at, "the window")
+        assert site.transport.committed(GROUP, [jobs])[jobs].offset == 0
+    found = {uuid: row["workload_class"] for uuid, row in site.scores().items()}
+    assert found == {f"GPU-{i:03d}": "memory" if i < 8 else "compute" for i in range(16)}

@@ -260,7 +260,7 @@ def test_rows_of_a_revoked_partition_are_forgotten() -> None:
 
 
 def test_the_delay_of_a_message_is_that_of_its_newest_sample() -> None:
-    """Each row tells how long after the newest sample of its message the log took that in; a fast clock makes it negative."""
+    """How long after its message's newest sample the log took the message in; below 0 if the node's clock is fast."""
     machine = Machine()
     rows = [[(0, 1), (0, 3)], [(1, 6)], [(0, 8), (1, 999)], [(0, 21)]]
     taken = [5.0, 5.0, 9.5, 21.0]
