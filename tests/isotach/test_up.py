@@ -79,7 +79,8 @@ def test_kill_9_loses_nothing_that_was_acknowledged(site: Site) -> None:
     expected = undisturbed(
         FLEET, start_ns=start_ns, seconds=SECONDS, seed=SEED, window_s=WINDOW_S, lateness_s=LATENESS_S
     )
-    assert_frame_equal(found.windows, expected.windows, check_exact=True)
+    late = "delivery_delay_s"  # when a message came is not what it said
+    assert_frame_equal(found.windows.drop(late), expected.windows.drop(late), check_exact=True)
     columns = ["gpu_uuid", "tier", "speed", "speed_low", "speed_high", "workload_class", "evidence"]
     assert_frame_equal(found.scores.select(columns), expected.scores.select(columns), check_exact=True)
     assert found.transitions["transition_id"].is_unique().all()
