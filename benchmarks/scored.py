@@ -61,6 +61,7 @@ def windows(gpus: int, *, at: int, names: pl.Series | None = None) -> pl.DataFra
         "pcie_link_gen": 5.0,
         "pcie_link_width": 16.0,
         "distinct_readings": rng.integers(40, 61, gpus),
+        "delivery_delay_s": rng.uniform(0.0, 1.0, gpus),
         **dict.fromkeys(
             (
                 "hw_slowdown_ratio", "sw_thermal_ratio", "hw_thermal_ratio", "power_brake_ratio", "thermal_throttle_s",

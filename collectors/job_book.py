@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from telemetry.records import Job, NodeJobs
 
-REPEAT_S = 900.0  #: whoever reads jobs takes one that is unheard of for twice as long for unknown
+REPEAT_S = 900.0  #: the scorer forgets one that it has not heard of for twice as long and a quarter
 
 
 class JobBook:

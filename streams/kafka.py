@@ -18,6 +18,7 @@ from streams.kafka_settings import MAX_MESSAGE_BYTES, KafkaSettings
 from streams.kafka_source import KafkaReader, KafkaSource
 from telemetry.errors import TransportError
 
+_NO_LEADER = ck.KafkaError._NOENT  # said of a topic that is not there, too
 _AGAIN_S = 0.1  # between two looks for a leader
 
 
@@ -186,11 +187,13 @@ class KafkaTransport:
                 return {self._link.ours(tp): future.result().offset for tp, future in futures.items()}
             except ck.KafkaException as error:
                 self._link.count(error.args[0])
-                # After a broker's restart the client knows an old leader, or none, until it has asked again.
-                known = self._metadata().topics
-                passing = STALE | LATER | ({ck.KafkaError._NOENT} if all(tp.topic in known for tp in asked) else set())
-                if error.args[0].code() not in passing or self._clock() >= deadline:
-                    raise TransportError(f"offsets cannot be listed: {self._link.text(error)}") from None
+                code, told = error.args[0].code(), f"offsets cannot be listed: {self._link.text(error)}"
+                if code not in STALE | LATER | {_NO_LEADER} or self._clock() >= deadline:
+                    raise TransportError(told) from None
+            # After a broker's restart the client knows an old leader, or none, until it has asked again.
+            topics = self._metadata().topics
+            if code == _NO_LEADER and not all(tp.topic in topics for tp in asked):
+                raise TransportError(told)
             time.sleep(_AGAIN_S)
 
     def committed(self, group: str, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, Committed]:

@@ -127,6 +127,13 @@ def test_completeness_counts_what_the_interval_promises_and_frozen_values_show()
     assert features(one_gpu())["distinct_readings"] == 0
 
 
+def test_the_shortest_delay_of_the_window_counts_and_unknown_is_null() -> None:
+    """One message that came at once shows that the way is free; the window before has no say."""
+    delays = [0.1, *[40.0] * 30, *[2.5] * 30]
+    assert features(one_gpu(carry=True, delivery_delay_s=delays))["delivery_delay_s"] == pytest.approx(2.5)
+    assert features(one_gpu())["delivery_delay_s"] is None
+
+
 def test_classes_follow_what_was_busy() -> None:
     """Pipes, memory, traffic name their class; coarse activity is mixed, or compute at the cap."""
     fine = {"graphics_engine_active_ratio": 1.0, "dram_active_ratio": 0.1, "tensor_active_ratio": 0.02}

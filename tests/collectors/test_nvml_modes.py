@@ -250,8 +250,10 @@ def an_older_driver_has_older_calls(node: Node) -> None:
 @mode
 def a_value_needs_more_permission(node: Node) -> None:
     node.nvml.set(3, power_limit="!4")
-    assert node.sampled() == ALL
-    assert set(node.rejected) == {"power_limit_w:no_permission"}
+    reading = node.tick()
+    assert node.sampled(reading) == ALL
+    samples = sum(batch.gpus[gpu] == gpu_uuid(3) for batch in reading.samples for gpu in batch.gpu)
+    assert node.rejected == {"power_limit_w:no_permission": samples}  # a slow machine may read twice before it tells
     assert node.values(3, "power_limit_w") == set()
     assert node.events == []
 

@@ -4,7 +4,11 @@ import logging
 import threading
 import time
 import uuid
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any
 
+import confluent_kafka as ck
 import pytest
 from support.kafka import Broker
 from support.transports import Job, out, read_all, spec, until
@@ -62,6 +66,56 @@ def test_an_outage_while_producing_loses_nothing_and_keeps_order(breakable_broke
     reader.close()
     job.source.close()
     transport.close()
+
+
+class _Admin:
+    """A cluster whose leaders are found at the third question only; `topics`: what it has."""
+
+    def __init__(self, code: int, *topics: str) -> None:
+        self._code, self._topics, self.asked = code, dict.fromkeys(topics), 0
+
+    def list_offsets(self, asked: dict[Any, Any], **_: object) -> dict[Any, Future[Any]]:
+        self.asked += 1
+        futures: dict[Any, Future[Any]] = {tp: Future() for tp in asked}
+        for future in futures.values():
+            if self.asked < 3:
+                future.set_exception(ck.KafkaException(ck.KafkaError(self._code)))
+            else:
+                future.set_result(SimpleNamespace(offset=0))
+        return futures
+
+    def list_topics(self, **_: object) -> SimpleNamespace:
+        return SimpleNamespace(topics=self._topics)
+
+
+def _read_with(admin: _Admin, monkeypatch: pytest.MonkeyPatch) -> None:
+    transport = KafkaTransport(bootstrap="127.0.0.1:1")
+    monkeypatch.setattr(transport, "_admin", lambda: admin)
+    transport.read({TopicPartition("t", 0): 0}).close()
+
+
+@pytest.mark.parametrize(
+    "code",
+    [ck.KafkaError._NOENT, ck.KafkaError.LEADER_NOT_AVAILABLE, ck.KafkaError.NOT_LEADER_FOR_PARTITION],
+)
+def test_a_leader_that_is_not_known_yet_is_waited_for(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker has just come back: the client knows no leader of the partition, or an old one."""
+    admin = _Admin(code, "t")
+    _read_with(admin, monkeypatch)
+    assert admin.asked == 3
+
+
+@pytest.mark.parametrize(
+    ("code", "topics"), [(ck.KafkaError._NOENT, ()), (ck.KafkaError.TOPIC_AUTHORIZATION_FAILED, ("t",))]
+)
+def test_what_waiting_does_not_cure_is_told_at_once(
+    code: int, topics: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A topic that is not there has no leader either; nor does a right come with time."""
+    admin = _Admin(code, *topics)
+    with pytest.raises(TransportError, match="offsets cannot be listed"):
+        _read_with(admin, monkeypatch)
+    assert admin.asked == 1
 
 
 @pytest.mark.kafka

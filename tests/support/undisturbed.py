@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+from polars.testing import assert_frame_equal
 from prometheus_client import CollectorRegistry
 from support.jobs import eventually
 
@@ -28,6 +29,13 @@ class Outcome:
     windows: pl.DataFrame
     scores: pl.DataFrame
     transitions: pl.DataFrame
+
+
+def same_windows(found: pl.DataFrame, expected: pl.DataFrame) -> None:
+    """Every row and column to the last bit, but for when messages came, which is known of each and their own."""
+    late = "delivery_delay_s"
+    assert_frame_equal(found.drop(late), expected.drop(late), check_exact=True)
+    assert found[late].null_count() == expected[late].null_count() == 0
 
 
 def outcome(store: Store) -> Outcome:
