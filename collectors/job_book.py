@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from telemetry.records import Job, NodeJobs
 
-REPEAT_S = 900.0  #: the scorer forgets one that it has not heard of for twice as long and a quarter
+REPEAT_S = 900.0  #: the scorer forgets a job that it has not heard of for two and a half times as long
 
 
 class JobBook:
