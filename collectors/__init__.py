@@ -20,7 +20,8 @@ class Reading:
     collector: it puts its own interval there. `inventory` is given whenever it is new or changed; the agent repeats
     the last one from time to time. `jobs` is all that runs on a node now, at every call that knows it; the agent
     publishes what has changed, and the whole from time to time. `rejected` counts values that were garbage or
-    unreadable, by "metric:reason".
+    unreadable, by "metric:reason". `due` is for collectors that spread their work over calls: how many samples of GPUs the time since the
+    last call should have given; None: one of every GPU that is known.
     """
 
     samples: Sequence[SampleBatch] = ()
@@ -29,6 +30,7 @@ class Reading:
     measurements: Sequence[Measurement] = ()
     jobs: Sequence[NodeJobs] = ()
     rejected: Mapping[str, int] = field(default_factory=dict)
+    due: int | None = None
 
 
 class Collector(Protocol):
@@ -49,6 +51,7 @@ class Collector(Protocol):
 
 COLLECTORS: Mapping[str, str] = MappingProxyType(
     {
+        "dcgm": "collectors.dcgm.collector:Dcgm",
         "nvidia_smi": "collectors.nvidia_smi:NvidiaSmi",
         "nvml": "collectors.nvml.collector:Nvml",
         "replay": "collectors.replay:Replay",

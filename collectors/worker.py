@@ -77,6 +77,8 @@ class Worker:
         self._jobs = JobBook()
         self._known_gpus = 0
         self._answered_ns = 0
+        self._node_ns: dict[str, int] = {}  # of collectors that spread their work: when each node was heard of
+        self._spread = False
         self._ticks: deque[float] = deque(maxlen=COMPLETENESS_TICKS)
         self._calling_since: float | None = None
         self._hang_told = False
@@ -206,13 +208,21 @@ class Worker:
         for reason, count in reading.rejected.items():
             metric, _, why = reason.partition(":")
             self._metrics.rejected.labels(self.name, metric, why).inc(count)
+        if reading.due is not None:
+            self._spread = True
+            self._node_ns |= dict.fromkeys((batch.node for batch in reading.samples), self._terms.clock_ns())
         if reading.samples or reading.inventory or self._known_gpus:
             self._answered_ns = self._terms.clock_ns()
-            self._count_answers(sum(len(batch.gpus) for batch in reading.samples))
+            self._count_answers(sum(len(batch.gpus) for batch in reading.samples), due=reading.due)
 
-    def _count_answers(self, answered: int) -> None:
+    def _count_answers(self, answered: int, *, due: int | None) -> None:
         if self._interval_s <= 0:
             return  # a recording at full speed promises nothing by time
+        if due is not None:
+            self._known_gpus = max(self._known_gpus, answered)
+            if due:
+                self._ticks.append(min(1.0, answered / due))
+            return
         seen = sum(max(record.expected_gpus or 0, len(record.gpus)) for record, _ in self._inventory.values())
         # The most there ever were: a GPU that is lost leaves the inventory, and must not leave the count.
         self._known_gpus = max(self._known_gpus, seen, answered)
@@ -250,8 +260,9 @@ class Worker:
     def _repeat_inventory(self, now: float) -> None:
         """Inventory that still holds: its collector has worked since, and would have given a changed one."""
         for inventory, due in list(self._inventory.values()):
-            if due <= now and self._answered_ns > inventory.seen_ns:
-                self._publish_inventory(replace(inventory, seen_ns=self._answered_ns), now, patience_s=0.0)
+            seen_ns = self._node_ns.get(inventory.node, 0) if self._spread else self._answered_ns
+            if due <= now and seen_ns > inventory.seen_ns:
+                self._publish_inventory(replace(inventory, seen_ns=seen_ns), now, patience_s=0.0)
 
 
 def _json(topic: str, key: bytes, value: bytes) -> Outgoing:

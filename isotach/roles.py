@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector as PrometheusCollector
 
     from collectors import Collector
+    from collectors.dcgm.targets import Source
     from streams import Producer, Transport
 
 LOG = logging.getLogger("isotach")
 Settings = Mapping[str, Any]
+DCGM_TARGETS = ("dcgm_targets", "dcgm_dns", "dcgm_kubernetes")  #: settings that say where dcgm-exporters are
 SMI_MIN_INTERVAL_S = 5.0  #: nvidia-smi takes the driver's locks: never more often than this
 
 
@@ -165,7 +167,9 @@ def collectors(settings: Settings, names: Sequence[str]) -> "dict[str, tuple[Col
     """The collectors asked for, each with the seconds between two calls."""
     found: dict[str, tuple[Collector, float]] = {}
     for name in dict.fromkeys(automatic(settings) if name == "auto" else name for name in names):
-        if name == "nvml":
+        if name == "dcgm":
+            found["dcgm"] = dcgm(settings)
+        elif name == "nvml":
             found["nvml"] = nvml(settings)
         elif name == "nvidia_smi":
             found["nvidia_smi"] = nvidia_smi(settings)
@@ -175,9 +179,11 @@ def collectors(settings: Settings, names: Sequence[str]) -> "dict[str, tuple[Col
 
 
 def automatic(settings: Settings) -> str:
-    """What `auto` means here: captures if there are any, else NVML if it can be loaded, else nvidia-smi, else none."""
+    """What `auto` means here: captures or targets of dcgm if there are any, else NVML, else nvidia-smi, else none."""
     if settings.get("smi_file"):
         return "nvidia_smi"
+    if any(settings.get(name) for name in DCGM_TARGETS):
+        return "dcgm"
     if nvml_loads():
         return "nvml"
     return "none" if shutil.which("nvidia-smi") is None else "nvidia_smi"
@@ -206,6 +212,32 @@ def nvml(settings: Settings) -> "tuple[Collector, float]":
         place=place(settings),
     )
     return collector, interval_s
+
+
+def dcgm(settings: Settings) -> "tuple[Collector, float]":
+    """The collector over dcgm-exporters; what it has scraped is taken five times an interval."""
+    from collectors.dcgm.collector import ASKED_TIMES, Dcgm
+
+    interval_s = settings["dcgm_interval_s"]
+    collector = Dcgm(
+        dcgm_sources(settings),
+        node=node_name(settings),
+        interval_s=interval_s,
+        timeout_s=settings["dcgm_timeout_s"],
+        ca_file=settings["dcgm_ca_file"],
+    )
+    return collector, interval_s / ASKED_TIMES
+
+
+def dcgm_sources(settings: Settings) -> "list[Source]":
+    """Where dcgm-exporters are listed; raises SettingsError for an address that is none."""
+    from collectors.dcgm.discovery import Dns, Kubernetes
+    from collectors.dcgm.targets import sources_of
+
+    sources: list[Source] = [*sources_of(settings["dcgm_targets"]), *map(Dns, settings["dcgm_dns"])]
+    if settings["dcgm_kubernetes"]:
+        sources.append(Kubernetes(settings["dcgm_kubernetes"]))
+    return sources
 
 
 def nvidia_smi(settings: Settings) -> "tuple[Collector, float]":

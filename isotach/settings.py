@@ -48,6 +48,7 @@ class Setting:
 LOG = ("agent", "window", "score", "serve", "replay", "doctor")
 SERVERS = ("serve", "up")
 AGENTS = ("agent", "up")
+DCGM = (*AGENTS, "doctor")
 READERS = ("rank", "explain", "place", "verdict")
 
 
@@ -93,12 +94,18 @@ SETTINGS: tuple[Setting, ...] = (
     _s("keep_history_days", "integer", 400, "days", SERVERS, "Hourly roll-ups, tier changes, events, measurements and jobs older than this leave the store.", low=1, high=36_500),
     _s("archive", "file", None, "folder", SERVERS, "Windows that leave the store go here first, as Parquet by site and day."),
     _s("node", "text", "", "", AGENTS, "This node's name as the scheduler knows it; the host name if empty."),
-    _s("collector", "choice", ("auto",), "", AGENTS, "What to collect from; may be given several times. auto: nvml where its library can be loaded, else nvidia_smi where the command is, else nothing.", choices=("auto", "none", "nvidia_smi", "nvml", "simulated"), many=True),
+    _s("collector", "choice", ("auto",), "", AGENTS, "What to collect from; may be given several times. auto: dcgm where targets of it are set, else nvml where its library can be loaded, else nvidia_smi where the command is, else nothing.", choices=("auto", "none", "dcgm", "nvidia_smi", "nvml", "simulated"), many=True),
     _s("interval_s", "number", 1.0, "s", AGENTS, "Time between two samples of a GPU. nvidia_smi is never run more often than every 5 s.", low=0.1, high=3_600),
     _s("batch_s", "number", 10.0, "s", AGENTS, "Samples of one node are sent together for this long.", low=0.1, high=60),
     _s("expected_gpus", "integer", 0, "GPUs", AGENTS, "GPUs this node should have; 0 means that nobody said.", low=0, high=1_024),
     _s("place", "text", (), "level=value", AGENTS, "Where this node is, nearest level first; may be given several times: --place rack=r12 --place spine=s3.", many=True),
     _s("smi_file", "file", (), "file", ("agent",), "Read `nvidia-smi -q -x` captures instead of running the command; the file's stem names the node. May be given several times.", many=True),
+    _s("dcgm_targets", "text", (), "host:port, URL or file", DCGM, "dcgm-exporters to scrape: addresses, or a Prometheus file_sd file (.json, .yml, .yaml), read again when it changes; a Prometheus's URL with /federate too. May be given several times.", many=True),
+    _s("dcgm_dns", "text", (), "name:port", DCGM, "A DNS name all of whose addresses are dcgm-exporters, such as a headless service; asked again and again. May be given several times.", many=True),
+    _s("dcgm_kubernetes", "text", "", "namespace/service:port", DCGM, "Inside Kubernetes: scrape the endpoints of this service, such as gpu-operator/nvidia-dcgm-exporter:9400. Needs the right to list endpointslices there."),
+    _s("dcgm_interval_s", "number", 15.0, "s", DCGM, "Time between two scrapes of an exporter; no shorter than it looks itself (30 s if nobody changed it).", low=1, high=3_600),
+    _s("dcgm_timeout_s", "number", 10.0, "s", DCGM, "An exporter that has not given its whole page by then has failed this time.", low=0.1, high=600),
+    _s("dcgm_ca_file", "file", None, "file", DCGM, "Certificate authorities for exporters behind https; the system's if absent."),
     _s("fleet", "text", "small", "", AGENTS, "Simulated fleet: a built-in name (demo, small, longhorn-like, scale) or a YAML file."),
     _s("seed", "integer", 1, "", (*AGENTS, "demo"), "Seed of the simulated fleet: the same seed is the same fleet.", low=0, high=2**63 - 1),
     _s("start", "text", "now", "time", AGENTS, "When the simulated fleet begins: now, ISO 8601, or a number of seconds ago such as -3600."),
