@@ -20,8 +20,9 @@ class Reading:
     collector: it puts its own interval there. `inventory` is given whenever it is new or changed; the agent repeats
     the last one from time to time. `jobs` is all that runs on a node now, at every call that knows it; the agent
     publishes what has changed, and the whole from time to time. `rejected` counts values that were garbage or
-    unreadable, by "metric:reason". `due` is for collectors that spread their work over calls: how many samples of GPUs the time since the
-    last call should have given; None: one of every GPU that is known.
+    unreadable, by "metric:reason". `due` is for
+    collectors that spread their work over calls: how many samples of GPUs the time since the last call should have
+    given; None: one of every GPU that is known.
     """
 
     samples: Sequence[SampleBatch] = ()

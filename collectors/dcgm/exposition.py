@@ -110,6 +110,7 @@ class Parser(Generic[L]):
         if len(self._known) > len(open_series) + MAX_KNOWN:
             self._known = {labels: self._known[labels] for labels in open_series}
             self._wrong = {labels: rule for labels, rule in self._wrong.items() if labels in open_series}
+        page.series = [series for series in page.series if series.values]
         return page
 
     def _passed_over(self, line: str, name: str) -> bool:

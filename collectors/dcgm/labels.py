@@ -12,8 +12,8 @@ from collectors.listing import normal_bus_id
 from telemetry.errors import BadInput
 from telemetry.tables import CLASSES
 
-# Best first. dcgm-exporter renamed Hostname in May 2026; NVLink series have gpu_uuid and model_name; with its option for
-# old names it says uuid, pod_name, pod_namespace, container_name.
+# Best first. dcgm-exporter renamed Hostname in May 2026; NVLink series have gpu_uuid and model_name; with its option
+# for old names it says uuid, pod_name, pod_namespace, container_name.
 HOSTNAMES = ("Hostname", "hostname")
 UUIDS = ("UUID", "uuid", "gpu_uuid")
 MODELS = ("modelName", "model_name")

@@ -196,7 +196,7 @@ class Scraper:
         if failures <= 1:
             return 1
         longest = max(1, int(LONGEST_PAUSE_S / self._interval_s))
-        ticks = min(longest, 2 ** min(failures - 2, 12))
+        ticks: int = min(longest, 2 ** min(failures - 2, 12))
         return max(1, round(ticks * self._spread.uniform(0.75, 1.25)))
 
     async def _scrape(self, exporter: Exporter) -> None:

@@ -147,9 +147,18 @@ def filled_table(tmp_path: Path) -> str:
     simulated = {
         name for reading in readings(CASES["simulated"](tmp_path)) for b in reading.samples for name in b.columns
     }
-    lines = ["| metric | `nvml` | `nvidia_smi` XML | `nvidia_smi` CSV | `simulated` |", "|---|---|---|---|---|"]
+    lines = [
+        "| metric | `dcgm` | `nvml` | `nvidia_smi` XML | `nvidia_smi` CSV | `simulated` |",
+        "|---|---|---|---|---|---|",
+    ]
     for metric in SAMPLED:
-        marks = (bool(metric.nvml), bool(metric.smi_xml), bool(metric.smi_query), metric.name in simulated)
+        marks = (
+            metric.dcgm_names != (),
+            bool(metric.nvml),
+            bool(metric.smi_xml),
+            bool(metric.smi_query),
+            metric.name in simulated,
+        )
         lines.append(f"| `{metric.name}` | " + " | ".join("yes" if mark else "" for mark in marks) + " |")
     return "\n".join(lines)
 
