@@ -11,16 +11,16 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 from isotach import roles
+from isotach.exporters import exporters
+from isotach.findings import Finding
 from telemetry.errors import IsotachError
 from telemetry.metrics import SAMPLED
 
-State = Literal["ok", "note", "wrong"]
 HTTP_TIMEOUT_S = 5.0
 KAFKA_TIMEOUT_S = 5.0
 CLOCK_OFFSET_LIMIT_S = 5.0
@@ -44,16 +44,6 @@ COSTS: Mapping[str, str] = MappingProxyType(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One line of the doctor: what was looked at, how it is, what was seen, and the remedy if there is one."""
-
-    check: str
-    state: State
-    seen: str
-    remedy: str = ""
-
-
 def python(_settings: Mapping[str, Any]) -> Iterator[Finding]:
     """The interpreter and the optional parts."""
     version = ".".join(map(str, sys.version_info[:3]))
@@ -69,7 +59,10 @@ def python(_settings: Mapping[str, Any]) -> Iterator[Finding]:
 
 def gpus(settings: Mapping[str, Any]) -> Iterator[Finding]:
     """What NVML, else nvidia-smi, says on this machine, and what is lost by what it does not say."""
-    yield from _nvml() if roles.nvml_loads() else _nvidia_smi()
+    if any(settings.get(name) for name in roles.DCGM_TARGETS):
+        yield from exporters(settings)
+    else:
+        yield from _nvml() if roles.nvml_loads() else _nvidia_smi()
 
 
 def _nvml() -> Iterator[Finding]:

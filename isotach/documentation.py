@@ -10,6 +10,7 @@ from types import MappingProxyType
 import click
 
 from analytics.policy import to_yaml
+from collectors.dcgm.counters import to_csv
 from isotach.cli import COMMANDS, cli
 from isotach.settings import SETTINGS
 from telemetry.metrics import METRICS
@@ -112,6 +113,7 @@ PAGES: Mapping[str, Callable[[], str]] = MappingProxyType(
         "tables.md": tables,
         "metrics.md": metrics,
         "xid-policy.yaml": to_yaml,
+        "../deploy/dcgm-exporter-counters.csv": to_csv,
     }
 )
 """Generated pages by file name."""

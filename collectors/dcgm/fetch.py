@@ -5,6 +5,7 @@ To accept another encoding: `_Body`. Standard library only.
 
 import asyncio
 import contextlib
+import re
 import ssl
 import zlib
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from telemetry.errors import BadInput
 
 MAX_HEAD = 32 << 10
 _CHUNK = 256 << 10
+_HOST = re.compile(r"[\w.:%-]{1,253}", re.ASCII)
 _TEXTS = ("text/plain", "application/openmetrics-text")
 
 
@@ -36,7 +38,9 @@ class Address:
 def address_of(url: str) -> Address:
     """The parts of an http or https URL; raises ValueError."""
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username is not None:
+    if parts.username is not None:
+        raise ValueError("a URL with a user in it: expected http://HOST:PORT/PATH")  # not shown: it holds a password
+    if parts.scheme not in ("http", "https") or not parts.hostname or not _HOST.fullmatch(parts.hostname):
         raise ValueError(f"{url!r}: expected http://HOST:PORT/PATH")
     tls = parts.scheme == "https"
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")

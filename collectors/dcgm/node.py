@@ -13,6 +13,7 @@ from collectors.dcgm.exposition import Series
 from collectors.dcgm.fields import (
     DRIVER_VERSION,
     FABRIC_ERROR,
+    FABRIC_HEALTH,
     FABRIC_STATUS,
     FIELDS,
     MIG_MODE,
@@ -40,6 +41,7 @@ _FABRIC: Mapping[int, tuple[str | None, str | None]] = {
     3: ("Completed", "Success"),
     4: ("Completed", "Failure"),
 }
+_HEALTH: Mapping[int, str] = {1: "Healthy", 2: "Unhealthy", 3: "Limited Capacity"}  # nvmlGpuFabricHealthSummary_t
 
 
 @dataclass(slots=True)
@@ -231,7 +233,9 @@ def _listed(gpu: _Gpu, rejected: Counter[str]) -> ListedGpu:
             value = convert(known, float(text[:20]))
             if not isinstance(value, Missing):
                 statics.setdefault(known.metric.name, value)
-    state, status = _FABRIC.get(int(_whole(gpu.values.get(FABRIC_STATUS))), (None, None))
+    if (health := _HEALTH.get(_whole(gpu.values.get(FABRIC_HEALTH)))) is not None:
+        statics["fabric_health_summary"] = health
+    state, status = _FABRIC.get(_whole(gpu.values.get(FABRIC_STATUS)), (None, None))
     if status == "Failure" and (error := _whole(gpu.values.get(FABRIC_ERROR))) > 0:
         status = f"Failure {error}"
     return ListedGpu(

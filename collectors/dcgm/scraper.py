@@ -94,7 +94,7 @@ class Scraper:
         if self._error is not None:
             raise self._error
         problems = [trouble for trouble in self._trouble if trouble is not None]
-        if problems and not any(self._listed) and not readings:
+        if problems and not any(self._listed):
             raise SourceUnavailable("; ".join(problems))
         return readings, due
 
@@ -145,7 +145,10 @@ class Scraper:
                 if self._trouble[place] != str(error):
                     log.warning("dcgm: %s; going on with %d targets of before", error, len(self._listed[place]))
                 self._trouble[place] = str(error)
-                self._put(Reading(rejected={"targets:unreadable": 1}))
+                if self._listed[place]:
+                    self._put(Reading(rejected={"targets:unreadable": 1}))
+                else:
+                    self._arrived.set()
         wanted = {target.url: target for targets in self._listed for target in targets}
         for url in self._exporters.keys() - wanted.keys():
             self._tasks.pop(url).cancel()
