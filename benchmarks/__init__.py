@@ -53,6 +53,7 @@ BENCHMARKS: Mapping[str, str] = MappingProxyType(
         "api": "benchmarks.api:figures",
         "freshness": "benchmarks.freshness:figures",
         "agent": "benchmarks.agent:figures",
+        "scraper": "benchmarks.scraper:figures",
     }
 )
 """Every benchmark: where its function is, resolved with `pkgutil.resolve_name`. Each runs in a process of its own."""
