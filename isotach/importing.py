@@ -1,4 +1,4 @@
-"""A file into a store without any server: the same jobs over the in-memory transport, to the end of the input.
+"""A file or a Prometheus's history into a store without any server: the same jobs over the in-memory transport, to the end of the input.
 
 To add a kind of file: recognise it in `import_file`, send it as messages; the jobs do the rest.
 """
@@ -17,15 +17,19 @@ from analytics.recorded import batches, is_telemetry
 from analytics.table_file import RejectedRow, TableFile, scan
 from analytics.tabular import measurements
 from analytics.topology import read_topology
+from isotach import history
 from isotach.local import LocalSite
 from isotach.process import Roles, stop_on_signals
+from isotach.prometheus import Prometheus
 from isotach.recorded import RecordedClock, Rejected, progress
+from isotach.roles import start_ns
+from isotach.settings import read_token
 from streams import Outgoing, TopicPartition
 from streams import score as score_job
 from streams import window as window_job
 from streams.place import Place
 from streams.records import encode_rows
-from streams.topics import DEADLETTER, EVENTS, INVENTORY, MEASUREMENTS, SCORES, TELEMETRY, TRANSITIONS, WINDOWS
+from streams.topics import DEADLETTER, EVENTS, INVENTORY, JOBS, MEASUREMENTS, SCORES, TELEMETRY, TRANSITIONS, WINDOWS
 from telemetry import tables
 from telemetry.codec import Encoder
 from telemetry.errors import IsotachError, SettingsError
@@ -76,10 +80,80 @@ def import_file(
             name=name or file.name.split(".")[0],
         )
         what = "measurements"
+    _into_store(
+        messages,
+        store,
+        where=str(file),
+        what=what,
+        total=table.total_rows,
+        window_s=window_s,
+        places=places,
+        clock=clock,
+        rejected=rejected,
+        console=console,
+    )
+
+
+def import_history(
+    url: str,
+    store: Path,
+    *,
+    start: str,
+    end: str,
+    step_s: float,
+    window_s: float,
+    token_file: Path | None,
+    topology: Path | None,
+) -> None:
+    """Read what a Prometheus has kept of dcgm-exporters into the store; raises IsotachError that says where to go on."""
+    console = Console(stderr=True, soft_wrap=True)
+    now_ns = time.time_ns()
+    start_s, end_s = (start_ns(text, now_ns=now_ns) / 1e9 for text in (start, end))
+    if not start_s < end_s <= now_ns / 1e9 + 1:
+        raise SettingsError("--start has to be before --end, and --end not in the future")
+    start_s -= start_s % step_s  # the same moments whenever it is asked: what is imported twice is there once
+    places = None if topology is None else read_topology(topology)
+    clock, rejected = RecordedClock(), Rejected()
+    found = history.messages(
+        Prometheus(url, token=read_token("", token_file)),
+        start_s=start_s,
+        end_s=end_s,
+        step_s=step_s,
+        clock=clock,
+        count=rejected.add_all,
+        show=lambda text: console.print(text, highlight=False),
+    )
+    _into_store(
+        found,
+        store,
+        where=url,
+        what="samples",
+        total=None,
+        window_s=window_s,
+        places=places,
+        clock=clock,
+        rejected=rejected,
+        console=console,
+    )
+
+
+def _into_store(
+    messages: Iterator[tuple[Outgoing, int]],
+    store: Path,
+    *,
+    where: str,
+    what: str,
+    total: int | None,
+    window_s: float,
+    places: pl.DataFrame | None,
+    clock: RecordedClock,
+    rejected: Rejected,
+    console: Console,
+) -> None:
     first = next(messages, None)  # before the store: a file that cannot be used leaves none behind
     if first is None:
         rejected.report(console)
-        raise IsotachError(f"{file}: none of its rows could be used")
+        raise IsotachError(f"{where}: none of its rows could be used")
     with (
         stop_on_signals() as stop,
         LocalSite(
@@ -89,7 +163,7 @@ def import_file(
         if places is not None:
             site.store.replace_topology(places)
         jobs = _Jobs(site, clock, window_s=window_s)
-        read = jobs.run(itertools.chain([first], messages), stop, total=table.total_rows)
+        read = jobs.run(itertools.chain([first], messages), stop, total=total)
         for rule, count in jobs.set_aside().items():
             rejected.add_all(rule, count)
         gpus = len(site.store.table("scores"))
@@ -233,7 +307,7 @@ class _Jobs:
         scored = transport.committed(score_job.GROUP, list(ends))
         if any(end and (tp not in scored or scored[tp].offset < end) for tp, end in ends.items()):
             return False
-        for topic in (SCORES, TRANSITIONS, INVENTORY):
+        for topic in (SCORES, TRANSITIONS, INVENTORY, JOBS):
             ends |= transport.ends(topic)
         _, stored = self._site.store.places()
         return all(stored.get((tp.topic, tp.partition), 0) >= end for tp, end in ends.items() if end)
