@@ -50,7 +50,7 @@ def messages(
                 yield from _outgoing(reading, encoder, book, now=moment.time_s)
             reached_s = moment.time_s
             share = (reached_s - start_s) / max(step_s, end_s - start_s)
-            if share >= shown + SHOWN_SHARE:
+            if share >= shown + SHOWN_SHARE or moment.time_s + step_s > end_s:
                 shown = share
                 show(f"{share:.0%} read, until {_iso(reached_s)}")
     except IsotachError as error:

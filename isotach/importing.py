@@ -1,4 +1,4 @@
-"""A file or a Prometheus's history into a store without any server: the same jobs over the in-memory transport, to the end of the input.
+"""A file or a Prometheus's history into a store: the same jobs over the in-memory transport, to the end of the input.
 
 To add a kind of file: recognise it in `import_file`, send it as messages; the jobs do the rest.
 """
@@ -105,7 +105,10 @@ def import_history(
     token_file: Path | None,
     topology: Path | None,
 ) -> None:
-    """Read what a Prometheus has kept of dcgm-exporters into the store; raises IsotachError that says where to go on."""
+    """Read what a Prometheus has kept of dcgm-exporters into the store.
+
+    Raises IsotachError that says what is wrong and, if something was read, where to go on.
+    """
     console = Console(stderr=True, soft_wrap=True)
     now_ns = time.time_ns()
     start_s, end_s = (start_ns(text, now_ns=now_ns) / 1e9 for text in (start, end))

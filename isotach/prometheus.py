@@ -22,6 +22,7 @@ MAX_ANSWER = 512 << 20
 POINTS = 1_000_000  #: a piece is made as long as to hold so many: some hundred bytes each while it is read
 MOST_STEPS = 5_000  #: Prometheus refuses more than 11,000 in one answer
 FIRST_STEPS = 20
+_TOO_MUCH = ("too many", "exceed", "timed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
