@@ -50,6 +50,23 @@ def test_a_gpu_node_is_ranked_within_fifteen_seconds(nvml: NvmlStub, tmp_path: P
         assert [change for change in changes if change["from_tier"] is not None] == []
 
 
+def test_gpus_are_listed_long_before_their_first_window(nvml: NvmlStub, tmp_path: Path) -> None:
+    """With the settings as they come, all GPUs are in the ranking at once: unknown, and why; nothing is alarmed."""
+    with processes(tmp_path) as site:
+        port = free_port()
+        words = ("--store", tmp_path / "s.duckdb", "--port", port, "--node", "n1", "--place", "rack=r7")
+        site.start("up", "up", *words, environment=nvml.environment)
+        server = Server(port)
+        site.until(lambda: server.ready() and server.total() == 8, "eight GPUs are listed", patience_s=60)
+        items = server.get("/v1/gpus?limit=0")["items"]
+        assert {(item["tier"], item["speed"]) for item in items} == {("unknown", None)}
+        assert [reason["code"] for item in items for reason in item["reasons"]] == ["no_score"] * 8
+        one = detail(server, 0)
+        assert (one["place"], one["inventory"]["slot"]) == ([["rack", "r7"]], 1)
+        assert one["inventory"]["power_limit_w"] == 700.0
+        assert server.get("/v1/transitions?limit=0")["items"] == []
+
+
 def test_three_sick_gpus_cost_the_other_five_nothing(nvml: NvmlStub, tmp_path: Path) -> None:
     """One hangs, one is lost, one talks nonsense: each gets its tier and reason, five go on at full rate."""
     with processes(tmp_path) as site:
