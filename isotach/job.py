@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from isotach import roles
+from isotach.connecting import wait_for_kafka
 from isotach.process import Roles, stop_on_signals
 from streams.counters import Counters
 
@@ -16,10 +17,12 @@ if TYPE_CHECKING:
 
 
 def run_job(settings: roles.Settings, name: str, job: "Callable[[Transport, Counters, threading.Event], None]") -> None:
-    """Run the job until it is told to stop; raises TransportError when Kafka is not there at the start."""
+    """Run the job until it is told to stop, once Kafka is there; raises TransportError when Kafka refuses us."""
     counters = Counters()
     with stop_on_signals() as stop:
-        transport = roles.kafka(settings)
+        transport = wait_for_kafka(settings, stop)
+        if transport is None:
+            return
         try:
             with roles.metrics_of(settings, counters):  # who answers there has found Kafka
                 work = Roles(stop)

@@ -13,12 +13,12 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
+from isotach.kafka_security import security
 from isotach.settings import read_token
-from telemetry.errors import SettingsError
+from telemetry.errors import SettingsError, TransportError, TransportRefused
 
 if TYPE_CHECKING:
     import polars as pl
@@ -26,11 +26,13 @@ if TYPE_CHECKING:
 
     from collectors import Collector
     from collectors.dcgm.targets import Source
-    from streams import Producer, Transport
+    from streams import Producer, TopicSpec, Transport
+    from streams.kafka import KafkaTransport
 
 LOG = logging.getLogger("isotach")
 Settings = Mapping[str, Any]
 DCGM_TARGETS = ("dcgm_targets", "dcgm_dns", "dcgm_kubernetes")  #: settings that say where dcgm-exporters are
+KAFKA_CONNECT_S = 5.0  #: how long the agent's loop stands still for one try to reach a Kafka that is away
 SMI_MIN_INTERVAL_S = 5.0  #: nvidia-smi takes the driver's locks: never more often than this
 
 
@@ -41,21 +43,32 @@ def member(role: str) -> str:
 
 def kafka(settings: Settings, *, timeout_s: float = 30.0) -> "Transport":
     """The Kafka transport, with its topics made and checked; raises SettingsError without --bootstrap."""
+    transport = kafka_untouched(settings, timeout_s=timeout_s)
+    transport.ensure_topics(topics(settings))
+    return transport
+
+
+def topics(settings: Settings) -> "list[TopicSpec]":
+    """The topics as these settings want them."""
+    from streams.topics import specs
+
+    return list(specs(telemetry_partitions=settings["telemetry_partitions"]))
+
+
+def kafka_untouched(settings: Settings, *, timeout_s: float = 30.0) -> "KafkaTransport":
+    """The Kafka transport, nothing asked of it yet; raises SettingsError without --bootstrap."""
     if not settings["bootstrap"]:
         raise SettingsError("--bootstrap host:port (or ISOTACH_BOOTSTRAP) is needed: there is no default Kafka")
     from streams.kafka import KafkaTransport
-    from streams.topics import specs
 
-    transport = KafkaTransport(
+    return KafkaTransport(
         bootstrap=settings["bootstrap"],
-        security=read_properties(settings["kafka_config"]),
+        security=security(settings),
         prefix=settings["topic_prefix"],
         session_timeout_s=settings.get("session_timeout_s", 10.0),
         replication=settings["replication"],
         timeout_s=timeout_s,
     )
-    transport.ensure_topics(specs(telemetry_partitions=settings["telemetry_partitions"]))
-    return transport
 
 
 @contextlib.contextmanager
@@ -77,33 +90,38 @@ def metrics_of(settings: Settings, counters: "PrometheusCollector") -> Iterator[
         server.close()
 
 
-def read_properties(path: Path | None) -> dict[str, str]:
-    """librdkafka properties, one `key=value` a line; raises SettingsError that names the line, never a value."""
-    if path is None:
-        return {}
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"--kafka-config {path}: {error}") from None
-    properties: dict[str, str] = {}
-    for number, line in enumerate(lines, start=1):
-        text = line.strip()
-        if not text or text.startswith("#"):
-            continue
-        key, separator, value = text.partition("=")
-        if not separator or not key.strip():
-            raise SettingsError(f"--kafka-config {path}, line {number}: expected key=value")
-        properties[key.strip()] = value.strip()
-    return properties
-
-
 def producer(settings: Settings) -> "Producer":
     """Where an agent sends: Kafka if --bootstrap is given, else the server's HTTP road."""
     if settings["bootstrap"]:
-        return kafka(settings).producer(client_id=member("agent"))
+        return late_kafka(settings)
     from streams.http import HttpProducer
 
     return HttpProducer(server=settings["server"], token=read_token(settings["token"], settings["token_file"]))
+
+
+def late_kafka(settings: Settings) -> "Producer":
+    """A producer for Kafka, connected now if it is there, else as soon as it is: the agent collects meanwhile.
+
+    Raises TransportRefused, and TransportError for topics that are not as they must be: waiting cures neither.
+    """
+    from streams.late import LateProducer
+
+    transport = kafka_untouched(settings, timeout_s=KAFKA_CONNECT_S)
+
+    def connect() -> "Producer":
+        transport.reach(timeout_s=KAFKA_CONNECT_S)
+        transport.ensure_topics(topics(settings))
+        return transport.producer(client_id=member("agent"))
+
+    try:
+        transport.reach(timeout_s=KAFKA_CONNECT_S)
+    except TransportRefused:
+        raise
+    except TransportError as error:
+        LOG.warning("Kafka is not there yet, what is collected waits in memory: %s", error)
+        return LateProducer(connect)
+    transport.ensure_topics(topics(settings))
+    return transport.producer(client_id=member("agent"))
 
 
 def thresholds(settings: Settings) -> dict[str, Any]:

@@ -67,14 +67,19 @@ def _s(
 # fmt: off
 SETTINGS: tuple[Setting, ...] = (
     _s("bootstrap", "text", "", "host:port,...", LOG, "Kafka bootstrap servers. Without it an agent posts to --server."),
-    _s("kafka_config", "file", None, "file", LOG, "librdkafka security settings (SASL, TLS), one `key=value` a line. Kept out of flags so that no secret shows in a process list."),
+    _s("kafka_security_protocol", "choice", "", "", LOG, "How to speak to Kafka. Empty: sasl_ssl with --kafka-username, ssl with --kafka-ca-file, else plaintext.", choices=("", "plaintext", "ssl", "sasl_plaintext", "sasl_ssl")),
+    _s("kafka_sasl_mechanism", "choice", "SCRAM-SHA-512", "", LOG, "How the user is proven to Kafka, where there is one.", choices=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")),
+    _s("kafka_username", "text", "", "", LOG, "Kafka user; needs --kafka-password-file."),
+    _s("kafka_password_file", "file", None, "file", LOG, "File that holds the Kafka user's password and nothing else."),
+    _s("kafka_ca_file", "file", None, "file", LOG, "Certificates (PEM) that Kafka's must be signed by; the system's if empty."),
+    _s("kafka_config", "file", None, "file", LOG, "Further librdkafka security settings (client certificates, other mechanisms), one `key=value` a line. Kept out of flags so that no secret shows in a process list."),
     _s("topic_prefix", "text", "", "", LOG, "Goes before every topic and group name: several sites on one cluster."),
     _s("telemetry_partitions", "integer", 16, "partitions", (*LOG, "up"), "Partitions of isotach.telemetry when it is created: the most window jobs that can share it.", low=1, high=10_000),
     _s("replication", "integer", 0, "replicas", LOG, "Replication factor of topics when they are created; 0 means 3, or fewer where there are fewer brokers.", low=0, high=15),
     _s("session_timeout_s", "number", 10.0, "s", ("window", "score"), "A job that is silent for this long loses its partitions to the others.", low=1, high=1_800),
     _s("server", "text", "http://127.0.0.1:8470", "URL", ("agent", "replay", *READERS, "doctor"), "Address of an Isotach API."),
-    _s("token", "text", "", "", (*SERVERS, "agent", "replay", *READERS), "Bearer token that agents present and servers ask for. Empty: none is asked for.", secret=True),
-    _s("token_file", "file", None, "file", (*SERVERS, "agent", "replay", *READERS), "File that holds the token; without it the environment variable ISOTACH_TOKEN does."),
+    _s("token", "text", "", "", (*SERVERS, "agent", "replay", *READERS, "doctor"), "Bearer token that agents present and servers ask for. Empty: none is asked for.", secret=True),
+    _s("token_file", "file", None, "file", (*SERVERS, "agent", "replay", *READERS, "doctor"), "File that holds the token; without it the environment variable ISOTACH_TOKEN does."),
     _s("host", "text", "127.0.0.1", "address", SERVERS, "Address the API listens on. Beyond loopback only if you say so."),
     _s("port", "integer", 8470, "port", (*SERVERS, "demo"), "Port the API listens on.", low=0, high=65_535),
     _s("metrics_host", "text", "127.0.0.1", "address", ("agent", "window", "score"), "Address of the process's own Prometheus metrics."),
@@ -204,10 +209,17 @@ def read_token(token: str, token_file: Path | None) -> str | None:
     """The token from its file, else the environment; None if neither is set. Raises SettingsError for a bad file."""
     if token_file is None:
         return token or None
+    return read_secret("--token-file", token_file)
+
+
+def read_secret(flag: str, path: Path) -> str:
+    """The one word that the file holds; raises SettingsError that names the flag and never what is in the file."""
     try:
-        text = token_file.read_text(encoding="utf-8").strip()
-    except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"--token-file {token_file}: {error}") from None
+        text = path.read_text(encoding="utf-8").strip()
+    except UnicodeDecodeError:
+        raise SettingsError(f"{flag} {path}: it is no text") from None
+    except OSError as error:
+        raise SettingsError(f"{flag} {path}: {error.strerror}") from None
     if not text or any(character.isspace() for character in text):
-        raise SettingsError(f"--token-file {token_file} must hold one token and nothing else")
+        raise SettingsError(f"{flag} {path} must hold one word and nothing else")
     return text

@@ -82,8 +82,26 @@ class KafkaTransport:
             return self._admin_client
 
     def _metadata(self) -> Any:
-        with self._link.explained(f"Kafka at {self._link.settings.bootstrap} does not answer"):
-            return self._admin().list_topics(timeout=self._timeout_s)
+        return self._asked(self._timeout_s)
+
+    def _asked(self, timeout_s: float) -> Any:
+        admin = self._admin()
+        try:
+            return admin.list_topics(timeout=timeout_s)
+        except ck.KafkaException as error:
+            admin.poll(0)  # the client tells the cause here, and only here
+            raise self._link.unreached(error) from None
+
+    def reach(self, *, timeout_s: float) -> None:
+        """Return once a broker has answered; raises TransportRefused, or TransportError if none did in this time."""
+        self._asked(timeout_s)
+
+    def examine(self, specs: Sequence[TopicSpec]) -> tuple[list[str], list[str]]:
+        """Topics that are missing, and differences of those that are there, each with its remedy. Changes nothing."""
+        metadata = self._metadata()
+        there = [spec for spec in specs if self._link.prefix + spec.name in metadata.topics]
+        missing = [self._link.prefix + spec.name for spec in specs if spec not in there]
+        return missing, self._differences(there, metadata) if there else []
 
     def ensure_topics(self, specs: Sequence[TopicSpec]) -> None:
         """Create what is missing; raises TransportError naming every difference of an existing topic, with a remedy.
@@ -172,6 +190,10 @@ class KafkaTransport:
     def read(self, start: Mapping[TopicPartition, int]) -> KafkaReader:
         """A reader from these offsets."""
         return KafkaReader(self._link, start, self._ends, timeout_s=self._timeout_s)
+
+    def ends(self, topic: str) -> Mapping[TopicPartition, int]:
+        """Where each partition of the topic ends now: what is read from there is new."""
+        return self._ends([TopicPartition(topic, n) for n in range(self.partitions(topic))], self._timeout_s)
 
     def _ends(self, partitions: Iterable[TopicPartition], timeout_s: float) -> dict[TopicPartition, int]:
         """The last stable offset of each partition: where a reader of committed messages is at the end."""

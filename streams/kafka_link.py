@@ -13,7 +13,7 @@ import confluent_kafka as ck
 
 from streams import Committed, Message, TopicPartition
 from streams.kafka_settings import KafkaSettings
-from telemetry.errors import TransportError
+from telemetry.errors import TransportError, TransportRefused
 
 logger = logging.getLogger("isotach.kafka")
 _LOG_EVERY_S = 60.0
@@ -30,6 +30,8 @@ REFUSED = frozenset(
     }
 )
 """What no patience cures: raised, everything else is counted and waited out."""
+TELLING = frozenset({_E._SSL, _E._RESOLVE, _E._TRANSPORT})
+"""Why no broker is reached; a later kind of trouble takes the place of an earlier one."""
 PUT_OUT = frozenset(
     {_E.ILLEGAL_GENERATION, _E.UNKNOWN_MEMBER_ID, _E.FENCED_INSTANCE_ID, _E.STALE_MEMBER_EPOCH, _E._ASSIGNMENT_LOST}
 )
@@ -88,6 +90,7 @@ class KafkaLink:
         self.troubles: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._refused: str | None = None
+        self._trouble: ck.KafkaError | None = None
 
     def wire(self, tp: TopicPartition, place: Committed | None = None) -> ck.TopicPartition:
         """The partition as the client library names it."""
@@ -121,13 +124,27 @@ class KafkaLink:
             self.troubles[error.name()] += 1
             if error.code() in REFUSED:
                 self._refused = self.text(error)
+            if error.code() in TELLING:
+                self._trouble = error
 
     def check(self) -> None:
-        """Raises TransportError, once, if Kafka has refused one of the clients."""
+        """Raises TransportRefused, once, if Kafka has refused one of the clients."""
         with self._lock:
             refused, self._refused = self._refused, None
         if refused:
-            raise TransportError(f"Kafka refuses us: {refused}. Check the security settings and the cluster's ACLs")
+            raise TransportRefused(f"Kafka refuses us: {refused}. Check the security settings and the cluster's ACLs")
+
+    def unreached(self, error: object) -> TransportError:
+        """Why no broker has answered: refused, TLS, no such name, or away; raises TransportRefused itself."""
+        self.check()
+        with self._lock:
+            trouble, self._trouble = self._trouble, None
+        where = f"Kafka at {self.settings.bootstrap}"
+        if trouble is None:
+            return TransportError(f"{where} does not answer: {self.text(error)}")
+        if trouble.code() == _E._SSL:
+            return TransportRefused(f"{where}: TLS fails: {self.text(trouble)}")
+        return TransportError(f"{where} does not answer: {self.text(trouble)}")
 
     def text(self, error: object) -> str:
         """What an error says, without secrets."""

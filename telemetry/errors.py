@@ -41,6 +41,10 @@ class TransportError(IsotachError):
     """The log (Kafka, the in-memory transport, the server behind HTTP) cannot be used now."""
 
 
+class TransportRefused(TransportError):
+    """The log is there and refuses us: credentials, rights, certificate. Waiting does not help."""
+
+
 class Fenced(TransportError):
     """A newer process has taken over this transactional id: this one must stop at once."""
 

@@ -21,6 +21,7 @@ def command(**values: Any) -> None:
     configure_logging(values["log_level"])
     one_thread_each()
     from analytics.store import Store
+    from isotach.connecting import wait_for_kafka
     from isotach.local import Ingest
     from isotach.serving import Listener
     from isotach.site import application, housekeeping, variance
@@ -30,7 +31,9 @@ def command(**values: Any) -> None:
     places = roles.places(values)
     with stop_on_signals() as stop:
         listener = Listener(host=values["host"], port=values["port"])
-        transport = roles.kafka(values)
+        transport = wait_for_kafka(values, stop)
+        if transport is None:
+            return
         store = Store(values["store"])
         caught_up, counters = CaughtUp(), Counters()
         producer = transport.producer(client_id=roles.member("serve"))

@@ -18,7 +18,7 @@ from collectors.dcgm.fields import READ
 from collectors.dcgm.names import THREADS, Names
 from collectors.dcgm.targets import Target
 from isotach import roles
-from isotach.findings import Finding
+from isotach.checks.finding import Finding
 from telemetry.errors import BadInput, IsotachError
 
 AT_ONCE = 64
@@ -35,7 +35,7 @@ def exporters(settings: Mapping[str, Any]) -> Iterator[Finding]:
         context = tls_context(settings["dcgm_ca_file"])
     except IsotachError as error:
         remedy = "docs/collectors.md says how targets are given"
-        yield Finding(check="dcgm targets", state="wrong", seen=str(error), remedy=remedy)
+        yield Finding(check="dcgm targets", state="wrong", seen=str(error), lost="all telemetry", remedy=remedy)
         return
     began = time.monotonic()
     pages = asyncio.run(_all(list(targets.values()), timeout_s=settings["dcgm_timeout_s"], context=context))
@@ -49,15 +49,15 @@ def exporters(settings: Mapping[str, Any]) -> Iterator[Finding]:
     ]
     for text in troubles[:SHOWN]:
         remedy = "ask it with curl from this machine: address, firewall, or an exporter without GPUs"
-        yield Finding(check="dcgm exporter", state="wrong", seen=text, remedy=remedy)
+        yield Finding(check="dcgm exporter", state="wrong", seen=text, lost="its node", remedy=remedy)
     if len(troubles) > SHOWN:
         yield Finding(check="dcgm exporter", state="wrong", seen=f"and {len(troubles) - SHOWN} more")
     lacking = Counter(name for names in good for name in missing(names))
     costs = missing(())
     for name, times in lacking.items():
         where = "on every exporter" if times == len(good) else f"on {times} of {len(good)} exporters"
-        remedy = f"it would buy {costs[name]}; a line in the exporter's list of counters ({LIST})"
-        yield Finding(check=f"counter {name}", state="note", seen=f"not shown {where}", remedy=remedy)
+        remedy = f"a line in the exporter's list of counters ({LIST})"
+        yield Finding(check=f"counter {name}", state="note", seen=f"not shown {where}", lost=costs[name], remedy=remedy)
 
 
 async def _all(targets: Sequence[Target], *, timeout_s: float, context: Any) -> list[tuple[frozenset[str], int, str]]:
