@@ -69,5 +69,5 @@ def test_the_doctor_names_what_exporters_do_not_show() -> None:
     assert "2 of 3 exporters answer, 4 GPUs" in found["dcgm"]["seen"]
     assert "status 503" in found["dcgm exporter"]["seen"]
     assert found["counter DCGM_FI_DEV_SM_CLOCK"]["seen"] == "not shown on 1 of 2 exporters"
-    assert "speed from telemetry" in found["counter DCGM_FI_DEV_SM_CLOCK"]["remedy"]
+    assert "speed from telemetry" in found["counter DCGM_FI_DEV_SM_CLOCK"]["lost"]
     assert "counter DCGM_FI_DEV_GPU_TEMP" not in found
