@@ -244,7 +244,7 @@ class Worker:
         self._metrics.batches.labels(self.name).inc()
         self._metrics.bytes.labels(self.name).inc(len(encoded.value))
         message = Outgoing(topic=TELEMETRY, key=encoded.key, value=encoded.value, headers=encoded.headers)
-        self._outbox.put(message, patience_s=patience_s)
+        self._outbox.put(message, patience_s=patience_s, samples=len(batch))
 
     def _publish_event(self, event: Event, *, patience_s: float | None) -> None:
         self._metrics.events.labels(event.kind).inc()

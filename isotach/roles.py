@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from collectors import Collector
     from collectors.dcgm.targets import Source
+    from collectors.spool import Spool
     from streams import Producer, TopicSpec, Transport
     from streams.kafka import KafkaTransport
 
@@ -33,6 +35,7 @@ LOG = logging.getLogger("isotach")
 Settings = Mapping[str, Any]
 DCGM_TARGETS = ("dcgm_targets", "dcgm_dns", "dcgm_kubernetes")  #: settings that say where dcgm-exporters are
 KAFKA_CONNECT_S = 5.0  #: how long the agent's loop stands still for one try to reach a Kafka that is away
+LAST_FLUSH_S = 1.0  #: the agent has flushed before, with more patience
 SMI_MIN_INTERVAL_S = 5.0  #: nvidia-smi takes the driver's locks: never more often than this
 
 
@@ -99,6 +102,15 @@ def producer(settings: Settings) -> "Producer":
     return HttpProducer(server=settings["server"], token=read_token(settings["token"], settings["token_file"]))
 
 
+def spool(settings: Settings) -> "Spool | None":
+    """The agent's spool on disk, if one is asked for; raises SettingsError if the folder cannot be used."""
+    if settings["spool"] is None:
+        return None
+    from collectors.spool import Spool
+
+    return Spool(Path(settings["spool"]), max_bytes=settings["spool_mb"] << 20)
+
+
 def late_kafka(settings: Settings) -> "Producer":
     """A producer for Kafka, connected now if it is there, else as soon as it is: the agent collects meanwhile.
 
@@ -122,6 +134,15 @@ def late_kafka(settings: Settings) -> "Producer":
         return LateProducer(connect)
     transport.ensure_topics(topics(settings))
     return transport.producer(client_id=member("agent"))
+
+
+def let_go(producer: "Producer", *, kept: bool) -> None:
+    """Close an agent's producer after its last flush; `kept`: what the log has not confirmed is in the spool."""
+    try:
+        producer.close(timeout_s=LAST_FLUSH_S)
+    except TransportError:
+        if not kept:
+            raise
 
 
 def thresholds(settings: Settings) -> dict[str, Any]:

@@ -34,6 +34,7 @@ def command(**values: Any) -> None:
         )
     registry = CollectorRegistry()
     with stop_on_signals() as stop:
+        spool = roles.spool(values)
         producer = roles.producer(values)
         agent = Agent(
             collectors=found,
@@ -41,6 +42,8 @@ def command(**values: Any) -> None:
             node=roles.node_name(values),
             batch_s=values["batch_s"],
             registry=registry,
+            spool=spool,
+            replay_speed=values["replay_speed"],
         )
         metrics = None
         if values["metrics_port"]:
@@ -51,6 +54,6 @@ def command(**values: Any) -> None:
             work.start("agent", agent.run)
             work.wait()
         finally:
-            producer.close()
+            roles.let_go(producer, kept=spool is not None)
             if metrics is not None:
                 metrics.close()
