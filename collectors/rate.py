@@ -41,7 +41,7 @@ class _Same:
 class Rates:
     """Which messages of a collector may go out now. Not for several threads at once.
 
-    `per_s` messages a second for each node, as a mean over ten seconds; 0: any number. Telemetry always goes, its rate
+    `per_s` messages a second for each node, as a mean over ten seconds; 0: no limit, nor one for equal events. Telemetry always goes, its rate
     is that of the samples; what it takes is taken from the others. Events that may not go are counted, and told as a
     number with the next one that may, or once they have ceased.
     """
@@ -69,6 +69,8 @@ class Rates:
 
     def event(self, event: Event, *, now: float) -> Event | None:
         """The event as it may go out now, with the number of those before it that could not; None if it has to wait."""
+        if self.per_s <= 0:
+            return event
         key = (event.node, event.gpu_uuid, event.kind, event.code)
         same = self._same.get(key)
         if same is None:

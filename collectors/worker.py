@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 COMPLETENESS_TICKS = 60
 QUIET_S = 300.0  #: the same trouble of a flapping source is told again only after this
-NAP_S = 10.0  #: a collector that is asked seldom looks so often whether its interval was changed
+NAP_S = 5.0  #: a collector that is asked seldom looks so often whether its interval was changed
 NO_DATA_PAUSE_S = 0.05  #: for collectors without an interval of their own
 _JSON_HEADERS = {"content-type": JSON.encode()}
 
