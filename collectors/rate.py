@@ -41,9 +41,9 @@ class _Same:
 class Rates:
     """Which messages of a collector may go out now. Not for several threads at once.
 
-    `per_s` messages a second for each node, as a mean over ten seconds; 0: no limit, nor one for equal events. Telemetry always goes, its rate
-    is that of the samples; what it takes is taken from the others. Events that may not go are counted, and told as a
-    number with the next one that may, or once they have ceased.
+    `per_s` messages a second for each node, as a mean over ten seconds; 0: no limit, nor one for equal events.
+    Telemetry always goes, its rate is that of the samples; what it takes is taken from the others. Events that may not
+    go are counted, and told as a number with the next one that may, or once they have ceased.
     """
 
     def __init__(self, *, per_s: float = 0.0) -> None:

@@ -1,10 +1,13 @@
 """`isotach agent` as a service: settings read again on SIGHUP, systemd told how it goes, others go first."""
 
+import configparser
 import logging
 import os
 import re
+import shutil
 import signal
 import socket
+import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -19,6 +22,8 @@ from support.processes import Process, Processes, free_port, processes
 from isotach import settings
 from isotach.service import Service
 from telemetry.errors import SettingsError
+
+UNIT = Path(__file__).resolve().parents[2] / "deploy" / "isotach-agent.service"
 
 
 class Manager:
@@ -120,6 +125,28 @@ def test_a_watchdog_that_is_meant_for_another_process_is_not_fed(manager: Manage
     service.alive(1)
     assert manager.hear() == []
     service.close()
+
+
+def test_the_unit_is_one_that_systemd_and_the_agent_understand(tmp_path: Path) -> None:
+    """Its command line is the agent's own, it asks for what the agent tells, and systemd has nothing to say."""
+    text = UNIT.read_text(encoding="utf-8")
+    unit = configparser.ConfigParser(interpolation=None, strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read_string(text)
+    service = unit["Service"]
+    program, name, *arguments = service["ExecStart"].split()
+    assert (Path(program).name, name, arguments[0]) == ("isotach", "agent", "--config")
+    assert service["Type"] == "notify"
+    assert service["ExecReload"].endswith("-HUP $MAINPID")
+    assert int(service["WatchdogSec"]) >= 60
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze checks the rest: apt-get install systemd")
+    here = tmp_path / UNIT.name
+    here.write_text(text.replace(program, "/bin/true"), encoding="utf-8")
+    done = subprocess.run(
+        ["systemd-analyze", "verify", str(here)], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert [line for line in done.stderr.splitlines() if UNIT.name in line] == []
 
 
 # --- settings read again -----------------------------------------------------------------------------------------
