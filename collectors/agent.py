@@ -18,6 +18,7 @@ from collectors.outbox import MAX_BYTES, REPLAY_SPEED, Outbox
 from collectors.schedule import Schedule
 from collectors.self_metrics import AgentMetrics
 from collectors.spool import Spool
+from collectors.upkeep import Manners, Upkeep
 from collectors.worker import Terms, Worker
 from streams import Producer
 from telemetry.errors import EndOfInput, NoData, SettingsError
@@ -33,7 +34,8 @@ class Agent:
     Each collector has a thread; one that hangs, fails or is unavailable does not disturb the others. What it says
     goes to `isotach.telemetry`, `isotach.inventory`, `isotach.events` and `isotach.measurements` through `producer`,
     which stays the caller's to close. While the log is away messages wait in `spool`, else in memory, up to
-    `max_queue_bytes`. Collectors and spool are closed at the end.
+    `max_queue_bytes`. Collectors and spool are closed at the end. `manners` can be changed later, by `adopt` of
+    `upkeep`. A node's first inventory waits for any time below `start_spread_s`.
     """
 
     def __init__(
@@ -55,6 +57,8 @@ class Agent:
         replay_speed: float = REPLAY_SPEED,
         hang_after_s: float = 30.0,
         stop_within_s: float = 10.0,
+        manners: Manners = Manners(),  # noqa: B008 - frozen
+        start_spread_s: float = 0.0,
     ) -> None:
         if not collectors:
             raise SettingsError("the agent has no collector to run")
@@ -82,6 +86,7 @@ class Agent:
             clock_ns=clock_ns,
             monotonic=monotonic,
             spread=spread,
+            first_inventory_s=lambda: random_.uniform(0.0, start_spread_s),
         )
         self._workers = [
             Worker(
@@ -89,13 +94,24 @@ class Agent:
                 collector=collector,
                 interval_s=interval_s,
                 schedule=Schedule(interval_s=interval_s, now=monotonic(), jitter=random_),
-                batches=Batches(batch_s=batch_s),
+                batches=Batches(
+                    batch_s=batch_s, first_s=(lambda: random_.uniform(0.0, batch_s)) if interval_s > 0 else None
+                ),
                 outbox=self._outbox,
                 metrics=self._metrics,
                 terms=terms,
             )
             for name, (collector, interval_s) in collectors.items()
         ]
+        self.upkeep = Upkeep(
+            workers=self._workers,
+            outbox=self._outbox,
+            metrics=self._metrics,
+            node=node,
+            manners=manners,
+            clock_ns=clock_ns,
+            monotonic=monotonic,
+        )
 
     def run(self, stop: threading.Event) -> None:
         """Collect and send until `stop` is set, `duration_s` is over or every input has ended; then flush.
@@ -115,6 +131,7 @@ class Agent:
                 self._forward(stop)
                 for worker in self._workers:
                     worker.attend()
+                self.upkeep.attend()
                 if end is not None and self._monotonic() >= end:
                     stop.set()
             for worker in self._workers:
@@ -132,6 +149,8 @@ class Agent:
         """The loop of every collector: ask it when it is due, whatever happened last time."""
         try:
             while not self._wait(stop, worker.wait_s()):
+                if not worker.due():
+                    continue
                 try:
                     worker.ask()
                 except NoData:

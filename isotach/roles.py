@@ -219,6 +219,12 @@ def collectors(settings: Settings, names: Sequence[str]) -> "dict[str, tuple[Col
     return found
 
 
+def intervals(settings: Settings) -> dict[str, float]:
+    """Seconds between two calls, of those collectors whose pace is the agent's own: it can be changed any time."""
+    smi_s = settings["interval_s"] if settings.get("smi_file") else max(SMI_MIN_INTERVAL_S, settings["interval_s"])
+    return {"nvml": settings["interval_s"], "nvidia_smi": smi_s}
+
+
 def automatic(settings: Settings) -> str:
     """What `auto` means here: captures or targets of dcgm if there are any, else NVML, else nvidia-smi, else none."""
     if settings.get("smi_file"):
@@ -292,8 +298,7 @@ def nvidia_smi(settings: Settings) -> "tuple[Collector, float]":
         expected_gpus=settings["expected_gpus"] or None,
         place=place(settings),
     )
-    interval_s = settings["interval_s"]
-    return collector, interval_s if files else max(SMI_MIN_INTERVAL_S, interval_s)
+    return collector, intervals(settings)["nvidia_smi"]
 
 
 def simulated(settings: Settings, *, clock_ns: Callable[[], int] = time.time_ns) -> "tuple[Collector, float]":
