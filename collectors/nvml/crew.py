@@ -37,8 +37,10 @@ class Crew:
         *,
         environment: Mapping[str, str] = MappingProxyType({}),
         monotonic: Callable[[], float] = time.monotonic,
+        who_every_s: float | None = None,
     ) -> None:
         self._patience = patience
+        self._who_every_s = who_every_s
         self._environment = environment
         self._monotonic = monotonic
         self._main: Reader | None = None
@@ -105,7 +107,7 @@ class Crew:
         if self._closed:
             raise SourceUnavailable("the collector was closed")
         targets = {seat.number: seat.where for seat in seats}
-        return Reader(targets, monotonic=self._monotonic, environment=self._environment)
+        return Reader(targets, monotonic=self._monotonic, environment=self._environment, who_every_s=self._who_every_s)
 
     def _readers(self) -> list[Reader]:
         found = [self._main, self._next, *(seat.apart for seat in self.seats.values())]
