@@ -15,14 +15,15 @@ from collectors.proc import Answer, Proc, Unknown
 from telemetry.records import Job, NodeJobs
 
 MOST_MEMORY = 2**50  #: bytes
+GONE_AFTER_NS = 30 * 10**9  #: a job may have no process on its GPU for a moment, between two of its programs
 Processes = Mapping[str, Any]
 
 
 class Jobs:
     """What ran on each GPU when its processes were last read.
 
-    A job ends when its GPU's list is whole, every process of it is known, and none belongs to the job. As long as that
-    is not so it is kept, with the time at which it was last seen: not knowing is no end.
+    A job ends when its GPU's list is whole, every process of it is known, none belongs to the job, and none did for
+    half a minute. Until then it is kept, with the time at which it was last seen: not knowing is no end.
     """
 
     def __init__(self, node: str, proc: Proc) -> None:
@@ -48,7 +49,10 @@ class Jobs:
             running = {pid: size for pid, size in pids.items() if pid in owners}
             found = _jobs(gpu, running, owners, time_ns)
             sure = code is None and not any(isinstance(owners[pid], Unknown) for pid in running)
-            self._jobs[gpu] = found if sure else self._jobs.get(gpu, {}) | found
+            kept = self._jobs.get(gpu, {})
+            if sure:
+                kept = {key: job for key, job in kept.items() if time_ns - (job.seen_ns or 0) < GONE_AFTER_NS}
+            self._jobs[gpu] = kept | found
         told = (
             replace(job, seen_ns=None if job.seen_ns == time_ns else job.seen_ns)
             for jobs in self._jobs.values()
