@@ -103,7 +103,7 @@ SETTINGS: tuple[Setting, ...] = (
     _s("interval_s", "number", 1.0, "s", AGENTS, "Time between two samples of a GPU. nvidia_smi is never run more often than every 5 s.", low=0.1, high=3_600),
     _s("batch_s", "number", 10.0, "s", AGENTS, "Samples of one node are sent together for this long.", low=0.1, high=60),
     _s("expected_gpus", "integer", 0, "GPUs", AGENTS, "GPUs this node should have; 0 means that nobody said.", low=0, high=1_024),
-    _s("proc", "file", Path("/proc"), "folder", AGENTS, "Where the processes of the host are. In a container: a mount of the host's /proc, unless the container shares the host's process numbers (hostPID)."),
+    _s("proc", "file", Path("/proc"), "folder", (*AGENTS, "doctor"), "Where the processes of the host are. In a container: a mount of the host's /proc, unless the container shares the host's process numbers (hostPID)."),
     _s("jobs", "flag", True, "", AGENTS, "Find out which job runs on which GPU: with nvml, by the control groups of the processes on it. Only job ids are read; no user names, command lines or environments."),
     _s("place", "text", (), "level=value", AGENTS, "Where this node is, nearest level first; may be given several times: --place rack=r12 --place spine=s3.", many=True),
     _s("smi_file", "file", (), "file", ("agent",), "Read `nvidia-smi -q -x` captures instead of running the command; the file's stem names the node. May be given several times.", many=True),

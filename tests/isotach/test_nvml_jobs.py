@@ -1,12 +1,13 @@
 """`isotach up` on a node whose NVML is the stub and whose `/proc` is a folder: from a process to `GET /v1/jobs`."""
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 from support.nvml import NvmlStub, gpu_uuid
 from support.proc import UID, USER, FakeProc, pod, slurm
-from support.processes import Server, free_port, processes
+from support.processes import Server, free_port, processes, run
 
 pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("site")]
 
@@ -42,6 +43,22 @@ def test_jobs_are_seen_on_their_gpus_until_they_end(nvml: NvmlStub, tmp_path: Pa
         assert ended == {"184467": True, UID: False, "5": False}
         _, exposed = server.fetch("/metrics")
         assert b"184467" not in exposed
+
+
+def test_the_doctor_says_when_jobs_cannot_be_found(nvml: NvmlStub, tmp_path: Path) -> None:
+    """Where the driver hides whose process it is: a note with a remedy, and no failure."""
+    proc = FakeProc(tmp_path / "proc")
+    proc.start(70, slurm(7))
+    nvml.set(0, compute="70")
+    words = ("doctor", "--format", "json", "--server", "http://127.0.0.1:1", "--proc", proc.root)
+    checks = [one["check"] for one in json.loads(run(*words, environment=nvml.environment).stdout)]
+    assert "nvml jobs" not in checks
+    nvml.set(0, compute="0")
+    done = run(*words, environment=nvml.environment)
+    [found] = [one for one in json.loads(done.stdout) if one["check"] == "nvml jobs"]
+    assert (done.returncode, found["state"]) == (0, "note")
+    assert "hidden" in found["seen"]
+    assert "hostPID" in found["remedy"]
 
 
 def jobs(server: Server) -> list[dict[str, Any]]:
