@@ -106,7 +106,7 @@ class Machine:
         here = {board.uuid: board.energy for slot, board in enumerate(self.boards) if slot not in self.away}
         deadline = time.monotonic() + PATIENCE_S
         while self.tick() != here or self.told != self.expected:
-            assert time.monotonic() < deadline, (self.done, self.told, self.expected)
+            assert time.monotonic() < deadline, str((self.done, self.told - self.expected, self.expected - self.told))
             time.sleep(0.02)
         for slot in self.here():
             self.boards[slot].seen.append(self.boards[slot].energy)
@@ -169,15 +169,21 @@ class Machine:
     def a_board_goes(self) -> None:
         if len(self.here()) <= LEAST:
             return
-        slot = self.random.choice(self.here())
-        self.nvml.set(slot, **self.random.choice([{"missing": 1}, {"fail": 15}]))
+        self.goes(self.random.choice(self.here()), **self.random.choice([{"missing": 1}, {"fail": 15}]))
+
+    def goes(self, slot: int, **how: object) -> None:
+        """This board is lost, in that way."""
+        self.nvml.set(slot, **how)
         self.away.add(slot)
         self.expected["gpu_lost", self.boards[slot].uuid] += 1
 
     def a_board_comes_back(self) -> None:
         if not self.away:
             return
-        slot = self.random.choice(sorted(self.away))
+        self.comes_back(self.random.choice(sorted(self.away)))
+
+    def comes_back(self, slot: int) -> None:
+        """This board is there again."""
         self.nvml.set(slot, missing=None, fail=None)
         self.away.discard(slot)
         board = self.boards[slot]
@@ -267,3 +273,47 @@ def test_whatever_changes_everyone_stays_who_they_are(machine: Machine) -> None:
     assert machine.told == machine.expected, machine.done  # and nothing is told late
     assert machine.growth() == {board.uuid: board.grown for board in machine.all if board.uuid in machine.growth()}
     assert {board.uuid for board in machine.all} == {uuid for uuid, *_ in machine.rows}
+
+
+@pytest.mark.parametrize("machine", [0], indirect=True)
+def test_a_reload_is_the_node_s_however_few_gpus_are_left(machine: Machine) -> None:
+    """With half of them lost the others are not called failed one by one when the driver is loaded anew."""
+    for slot in range(SLOTS // 2):
+        machine.goes(slot, fail=15)
+        machine.settle()
+    machine.the_driver_is_loaded_anew()
+    machine.show()
+    machine.settle()
+    assert {kind for kind, _ in machine.told} == {"gpu_lost", "driver_reload"}
+
+
+@pytest.mark.parametrize("machine", [0], indirect=True)
+def test_a_board_that_comes_back_is_found_while_another_is_away(machine: Machine) -> None:
+    """The number of GPUs is what it was when the agent began, and yet one of them is new."""
+    machine.goes(0, missing=1)
+    machine.settle()
+    machine.reload()
+    machine.settle()
+    machine.goes(5, missing=1)
+    machine.settle()
+    machine.comes_back(0)
+    machine.settle()
+    machine.check()
+
+
+@pytest.mark.parametrize("machine", [0], indirect=True)
+def test_an_index_that_is_another_s_by_now_makes_no_gpu_up(machine: Machine) -> None:
+    """A board that was lost from the start is looked for by its index, in a process that counts in another order."""
+    machine.goes(4, fail=15)
+    machine.settle()
+    machine.reload()
+    machine.settle()
+    machine.nvml.about(order="4,0,1,2,3,5")
+    deadline = time.monotonic() + 2
+    while time.monotonic() < deadline:
+        machine.tick()
+    machine.check()
+    machine.comes_back(4)
+    machine.settle()
+    machine.check()
+    assert {uuid for uuid, *_ in machine.rows} == {board.uuid for board in machine.all}
