@@ -249,7 +249,7 @@ def nvml_loads() -> bool:
 
 def nvml(settings: Settings) -> "tuple[Collector, float]":
     """The NVML collector."""
-    from collectors.nvml.collector import Nvml
+    from collectors.nvml.collector import JOBS_EVERY_S, Nvml
 
     interval_s = settings["interval_s"]
     collector = Nvml(
@@ -257,6 +257,8 @@ def nvml(settings: Settings) -> "tuple[Collector, float]":
         interval_s=interval_s,
         expected_gpus=settings["expected_gpus"] or None,
         place=place(settings),
+        jobs_every_s=JOBS_EVERY_S if settings["jobs"] else None,
+        proc=settings["proc"],
     )
     return collector, interval_s
 

@@ -111,6 +111,8 @@ SETTINGS: tuple[Setting, ...] = (
     _s("max_messages_per_s", "number", 20.0, "messages/s", AGENTS, "What one collector may say about one node, as a mean over ten seconds: events above it are told as a number, inventory waits. Not for simulated fleets and recordings. 0: no limit.", low=0, high=100_000),
     _s("nice", "integer", 10, "", ("agent",), "The agent's niceness, and that of its children; never lowered.", low=0, high=19),
     _s("expected_gpus", "integer", 0, "GPUs", AGENTS, "GPUs this node should have; 0 means that nobody said.", low=0, high=1_024),
+    _s("proc", "file", Path("/proc"), "folder", (*AGENTS, "doctor"), "Where the processes of the host are. In a container: a mount of the host's /proc, unless the container shares the host's process numbers (hostPID)."),
+    _s("jobs", "flag", True, "", AGENTS, "Find out which job runs on which GPU: with nvml, by the control groups of the processes on it. Only job ids are read; no user names, command lines or environments."),
     _s("place", "text", (), "level=value", AGENTS, "Where this node is, nearest level first; may be given several times: --place rack=r12 --place spine=s3.", many=True),
     _s("smi_file", "file", (), "file", ("agent",), "Read `nvidia-smi -q -x` captures instead of running the command; the file's stem names the node. May be given several times.", many=True),
     _s("dcgm_targets", "text", (), "host:port, URL or file", DCGM, "dcgm-exporters to scrape: addresses, or a Prometheus file_sd file (.json, .yml, .yaml), read again when it changes; a Prometheus's URL with /federate too. May be given several times.", many=True),
