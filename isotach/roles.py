@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("isotach")
 Settings = Mapping[str, Any]
 DCGM_TARGETS = ("dcgm_targets", "dcgm_dns", "dcgm_kubernetes")  #: settings that say where dcgm-exporters are
-KAFKA_CONNECT_S = 5.0  #: how long the agent's loop stands still for one try to reach a Kafka that is away
+KAFKA_CONNECT_S = 2.0  #: how long the agent's loop stands still for one try to reach a Kafka that is away
 HTTP_PATIENCE_S = 2.0  #: the agent keeps what it cannot send, and tries again itself
 LAST_FLUSH_S = 1.0  #: the agent has flushed before, with more patience
 SMI_MIN_INTERVAL_S = 5.0  #: nvidia-smi takes the driver's locks: never more often than this
