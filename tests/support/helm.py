@@ -21,6 +21,7 @@ HOW = (
     " module, in some two minutes, once"
 )
 BUILD_S = 540
+KUBERNETES = "1.37.0"  #: what helm takes the cluster for; built by `go install` it would say 1.20
 CHART = Path(__file__).resolve().parents[2] / "deploy" / "helm" / "isotach"
 Values = Mapping[str, Any]
 
@@ -46,15 +47,16 @@ class Helm:
         environment = {**os.environ, "HELM_CACHE_HOME": str(self._home), "HELM_CONFIG_HOME": str(self._home)}
         return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env=environment)
 
-    def render(self, values: Values, *, release: str = "site", namespace: str = "isotach") -> list[dict[str, Any]]:
-        """The objects that this installs."""
-        done = self.run("template", release, str(CHART), "--namespace", namespace, values=values)
+    def render(self, values: Values, *, kubernetes: str = KUBERNETES) -> list[dict[str, Any]]:
+        """The objects that this installs as release `site` into namespace `isotach` of such a cluster."""
+        place = ("--namespace", "isotach", "--kube-version", kubernetes)
+        done = self.run("template", "site", str(CHART), *place, values=values)
         assert done.returncode == 0, done.stderr
         return [found for found in yaml.safe_load_all(done.stdout) if found is not None]
 
     def refused(self, values: Values) -> str:
         """What helm says to values that are refused."""
-        done = self.run("template", "site", str(CHART), values=values)
+        done = self.run("template", "site", str(CHART), "--kube-version", KUBERNETES, values=values)
         assert done.returncode != 0, "these values were not refused"
         return done.stderr
 

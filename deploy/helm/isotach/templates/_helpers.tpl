@@ -75,7 +75,7 @@ imagePullSecrets:
   {{- toYaml . | nindent 2 }}
 {{- end }}
 {{- with $values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- with $values.nodeSelector }}
 nodeSelector:
@@ -168,7 +168,7 @@ token {{ $values.token.existingSecret }} {{ $values.token.key }}
 {{- $parts := splitList " " . }}
 - name: {{ index $parts 0 }}
   secret:
-    secretName: {{ index $parts 1 }}
+    secretName: {{ index $parts 1 | quote }}
     defaultMode: 0440
     items:
       - {key: {{ index $parts 2 }}, path: {{ index $parts 2 }}}
@@ -223,7 +223,7 @@ xid-policy.yaml: {{ .Values.xidPolicy.content | quote }}
 {{- range $file := index . 1 }}
 {{- with include "isotach.fileMap" (list $root $file) }}
 - name: {{ kebabcase $file }}
-  configMap: {name: {{ . }}}
+  configMap: {name: {{ . | quote }}}
 {{- end }}
 {{- end }}
 {{- end }}
