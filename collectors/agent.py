@@ -14,9 +14,11 @@ from prometheus_client import CollectorRegistry
 
 from collectors import Collector
 from collectors.batches import Batches
-from collectors.outbox import MAX_BYTES, Outbox
+from collectors.outbox import MAX_BYTES, REPLAY_SPEED, Outbox
 from collectors.schedule import Schedule
 from collectors.self_metrics import AgentMetrics
+from collectors.spool import Spool
+from collectors.upkeep import Manners, Upkeep
 from collectors.worker import Terms, Worker
 from streams import Producer
 from telemetry.errors import EndOfInput, NoData, SettingsError
@@ -31,8 +33,9 @@ class Agent:
 
     Each collector has a thread; one that hangs, fails or is unavailable does not disturb the others. What it says
     goes to `isotach.telemetry`, `isotach.inventory`, `isotach.events` and `isotach.measurements` through `producer`,
-    which stays the caller's to close. While the log is away messages wait in memory, up to `max_queue_bytes`. The
-    collectors are closed at the end.
+    which stays the caller's to close. While the log is away messages wait in `spool`, else in memory, up to
+    `max_queue_bytes`. Collectors and spool are closed at the end. `manners` can be changed later, by `adopt` of
+    `upkeep`. A node's first inventory waits for any time below `start_spread_s`.
     """
 
     def __init__(
@@ -50,8 +53,12 @@ class Agent:
         jitter: random.Random | None = None,
         duration_s: float | None = None,
         max_queue_bytes: int = MAX_BYTES,
+        spool: Spool | None = None,
+        replay_speed: float = REPLAY_SPEED,
         hang_after_s: float = 30.0,
         stop_within_s: float = 10.0,
+        manners: Manners = Manners(),  # noqa: B008 - frozen
+        start_spread_s: float = 0.0,
     ) -> None:
         if not collectors:
             raise SettingsError("the agent has no collector to run")
@@ -63,8 +70,14 @@ class Agent:
         self._duration_s = duration_s
         self._stop_within_s = stop_within_s
         self._metrics = AgentMetrics(registry or CollectorRegistry())
-        self._outbox = Outbox(max_bytes=max_queue_bytes, monotonic=monotonic)
-        spread = jitter or random.Random()  # noqa: S311 - spreads load, guards nothing
+        random_ = jitter or random.Random()  # noqa: S311 - spreads load, guards nothing
+
+        def spread(seconds: float) -> float:
+            return seconds * random_.uniform(0.75, 1.25)
+
+        self._outbox = Outbox(
+            max_bytes=max_queue_bytes, spool=spool, replay_speed=replay_speed, monotonic=monotonic, spread=spread
+        )
         terms = Terms(
             node=node,
             agent_version=_version(),
@@ -72,21 +85,33 @@ class Agent:
             hang_after_s=hang_after_s,
             clock_ns=clock_ns,
             monotonic=monotonic,
-            spread=lambda seconds: seconds * spread.uniform(0.75, 1.25),
+            spread=spread,
+            first_inventory_s=lambda: random_.uniform(0.0, start_spread_s),
         )
         self._workers = [
             Worker(
                 name=name,
                 collector=collector,
                 interval_s=interval_s,
-                schedule=Schedule(interval_s=interval_s, now=monotonic(), jitter=spread),
-                batches=Batches(batch_s=batch_s),
+                schedule=Schedule(interval_s=interval_s, now=monotonic(), jitter=random_),
+                batches=Batches(
+                    batch_s=batch_s, first_s=(lambda: random_.uniform(0.0, batch_s)) if interval_s > 0 else None
+                ),
                 outbox=self._outbox,
                 metrics=self._metrics,
                 terms=terms,
             )
             for name, (collector, interval_s) in collectors.items()
         ]
+        self.upkeep = Upkeep(
+            workers=self._workers,
+            outbox=self._outbox,
+            metrics=self._metrics,
+            node=node,
+            manners=manners,
+            clock_ns=clock_ns,
+            monotonic=monotonic,
+        )
 
     def run(self, stop: threading.Event) -> None:
         """Collect and send until `stop` is set, `duration_s` is over or every input has ended; then flush.
@@ -106,6 +131,7 @@ class Agent:
                 self._forward(stop)
                 for worker in self._workers:
                     worker.attend()
+                self.upkeep.attend()
                 if end is not None and self._monotonic() >= end:
                     stop.set()
             for worker in self._workers:
@@ -123,6 +149,8 @@ class Agent:
         """The loop of every collector: ask it when it is due, whatever happened last time."""
         try:
             while not self._wait(stop, worker.wait_s()):
+                if not worker.due():
+                    continue
                 try:
                     worker.ask()
                 except NoData:
@@ -164,6 +192,8 @@ class Agent:
         self._metrics.queue_messages.set(self._outbox.messages)
         self._metrics.queue_bytes.set(self._outbox.bytes)
         self._metrics.dropped.set(self._outbox.dropped)
+        self._metrics.dropped_samples.set(self._outbox.dropped_samples)
+        self._metrics.spool_works.set(1 if self._outbox.spool_works else 0)
         self._metrics.log_available.set(1 if self._outbox.available else 0)
 
 

@@ -3,10 +3,11 @@
 To change how much goes into one message: `batch_s`, or `MAX_ROWS` for its limit.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
+from collectors.clock import STEP_S
 from telemetry.records import SampleBatch, Value
 
 T = TypeVar("T")
@@ -18,6 +19,7 @@ class _Open:
     """The batches of one node, source and interval that wait for each other."""
 
     since: float
+    span_s: float
     first_ns: int
     last_ns: int
     rows: int = 0
@@ -25,10 +27,17 @@ class _Open:
 
 
 class Batches:
-    """Joins batches of equal node, source and interval, in order of arrival. Not for several threads at once."""
+    """Joins batches of equal node, source and interval, in order of arrival. Not for several threads at once.
 
-    def __init__(self, *, batch_s: float) -> None:
-        self._batch_s = batch_s
+    The first message of a node and source is as long as `first_s` says, so that those who start together do not send
+    together ever after. What lies further apart than one message is long was stamped before and after a step of the
+    clock, and comes in messages of its own.
+    """
+
+    def __init__(self, *, batch_s: float, first_s: Callable[[], float] | None = None) -> None:
+        self.batch_s = batch_s
+        self._first_s = first_s
+        self._begun: set[tuple[str, str]] = set()
         self._open: dict[tuple[str, str, float], _Open] = {}
 
     def add(self, batch: SampleBatch, *, now: float) -> list[SampleBatch]:
@@ -36,24 +45,38 @@ class Batches:
         if not len(batch):
             return []
         key = (batch.node, batch.source, batch.interval_s)
-        if len(batch) * batch.interval_s >= self._batch_s * max(1, len(batch.gpus)):
+        if len(batch) * batch.interval_s >= self.batch_s * max(1, len(batch.gpus)):
             return [*self._close(key), *_split(batch)]
         first, last = min(batch.time_ns), max(batch.time_ns)
-        held = self._open.setdefault(key, _Open(since=now, first_ns=first, last_ns=last))
+        span_ns = round((self.batch_s + STEP_S) * 1e9)
+        if last - first > span_ns:
+            return [ready for part in _parted(batch, (first + last) // 2) for ready in self.add(part, now=now)]
+        stepped = []
+        if (held := self._open.get(key)) and max(held.last_ns, last) - min(held.first_ns, first) > span_ns:
+            stepped = self._close(key)
+        held = self._open.get(key)
+        if held is None:
+            held = self._open[key] = _Open(since=now, span_s=self._span_s(key[:2]), first_ns=first, last_ns=last)
         held.parts.append(batch)
         held.rows += len(batch)
         held.first_ns, held.last_ns = min(held.first_ns, first), max(held.last_ns, last)
-        full = (held.last_ns - held.first_ns) / 1e9 + batch.interval_s >= self._batch_s - 1e-6
-        return self._close(key) if full or held.rows >= MAX_ROWS else []
+        full = (held.last_ns - held.first_ns) / 1e9 + batch.interval_s >= held.span_s - 1e-6
+        return [*stepped, *self._close(key)] if full or held.rows >= MAX_ROWS else stepped
 
     def due(self, *, now: float) -> list[SampleBatch]:
         """Batches whose first part has waited for `batch_s`: a slow or stuck source does not hold back what it gave."""
-        late = [key for key, held in self._open.items() if now - held.since >= self._batch_s]
+        late = [key for key, held in self._open.items() if now - held.since >= held.span_s]
         return [batch for key in late for batch in self._close(key)]
 
     def drain(self) -> list[SampleBatch]:
         """Everything that waits."""
         return [batch for key in list(self._open) for batch in self._close(key)]
+
+    def _span_s(self, key: tuple[str, str]) -> float:
+        if self._first_s is None or key in self._begun:
+            return self.batch_s
+        self._begun.add(key)
+        return min(self.batch_s, self._first_s())
 
     def _close(self, key: tuple[str, str, float]) -> list[SampleBatch]:
         held = self._open.pop(key, None)
@@ -88,6 +111,18 @@ def halves(batch: SampleBatch) -> tuple[SampleBatch, SampleBatch]:
     """The batch in two, for one whose message is too large."""
     middle = len(batch) // 2
     return _rows(batch, 0, middle), _rows(batch, middle, len(batch))
+
+
+def _parted(batch: SampleBatch, middle_ns: int) -> Iterator[SampleBatch]:
+    """The rows before a time, and the others."""
+    for early in (True, False):
+        rows = [i for i, time_ns in enumerate(batch.time_ns) if (time_ns < middle_ns) is early]
+        yield replace(
+            batch,
+            time_ns=[batch.time_ns[i] for i in rows],
+            gpu=[batch.gpu[i] for i in rows],
+            columns={name: [_plain(values)[i] for i in rows] for name, values in batch.columns.items()},
+        )
 
 
 def _split(batch: SampleBatch) -> Iterator[SampleBatch]:

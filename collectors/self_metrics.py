@@ -34,10 +34,21 @@ class AgentMetrics:
         self.rejected = counter("rejected", "Values and rows that could not be used.", "collector", "metric", "reason")
         self.errors = counter("collector_errors", "Calls that failed, by the error's class.", "collector", "error")
         self.missed = counter("collector_missed_ticks", "Ticks passed over: late or backing off.", "collector")
-        self.queue_messages = gauge("queue_messages", "Messages waiting for the log.")
-        self.queue_bytes = gauge("queue_bytes", "Bytes waiting for the log.")
+        self.queue_messages = gauge("queue_messages", "Messages waiting for the log, in memory and in the spool.")
+        self.queue_bytes = gauge("queue_bytes", "Bytes waiting for the log, in memory and in the spool.")
         self.dropped = gauge("queue_dropped_messages", "Messages dropped because the queue was full, since the start.")
+        self.dropped_samples = gauge("queue_dropped_samples", "Samples in the messages dropped, since the start.")
+        self.spool_works = gauge("spool_works", "0 while the spool's disk is in trouble and messages wait in memory.")
         self.log_available = gauge("log_available", "1 if the log took the last message.")
+        self.held = counter("events_held", "Events that were too many: told as a number, by kind.", "kind")
+        self.cpu = counter("cpu_seconds", "CPU time, by process: agent or children, ended ones included.", "process")
+        self.resident = gauge("resident_bytes", "Resident memory now, by process: agent or children.", "process")
+        self.starts = counter(
+            "child_starts", "Child processes started: the first one, each relief, each retry.", "collector"
+        )
+        self.slowdown = gauge("slowdown_factor", "How many times slower than asked the agent samples; 1 is as asked.")
+        self.clock_steps = counter("clock_steps", "Jumps of the wall clock by five seconds or more.", "direction")
+        self.reloads = counter("reloads", "Times that settings were read again, by outcome: ok or failed.", "outcome")
 
 
 @dataclass(frozen=True, slots=True)

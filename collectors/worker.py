@@ -13,6 +13,7 @@ from collectors import Collector, Reading
 from collectors.batches import Batches, halves
 from collectors.job_book import REPEAT_S, JobBook
 from collectors.outbox import PATIENCE_S, Outbox
+from collectors.rate import Rates
 from collectors.schedule import Schedule
 from collectors.self_metrics import AgentMetrics
 from streams import Outgoing
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 
 COMPLETENESS_TICKS = 60
 QUIET_S = 300.0  #: the same trouble of a flapping source is told again only after this
+NAP_S = 5.0  #: a collector that is asked seldom looks so often whether its interval was changed
 NO_DATA_PAUSE_S = 0.05  #: for collectors without an interval of their own
 _JSON_HEADERS = {"content-type": JSON.encode()}
 
@@ -41,6 +43,7 @@ class Terms:
     clock_ns: Callable[[], int]
     monotonic: Callable[[], float]
     spread: Callable[[float], float]  #: a length of time, a little longer or shorter: so that fleets do not march
+    first_inventory_s: Callable[[], float] = float  #: how long a node's first inventory waits
 
 
 class Worker:
@@ -64,16 +67,20 @@ class Worker:
     ) -> None:
         self.name = name
         self.ended = False
+        self.paces = False  #: whether its batches leave their interval to the agent: then it can be changed
+        self.rates = Rates()
         self._collector = collector
         self._interval_s = interval_s
+        self._slower = 1
         self._schedule = schedule
         self._batches = batches
         self._outbox = outbox
         self._metrics = metrics
         self._terms = terms
         self._encoder = Encoder()
-        self._lock = threading.Lock()  # batches, encoder, inventory
+        self._lock = threading.Lock()  # batches, encoder, inventory, rates
         self._inventory: dict[str, tuple[NodeInventory, float]] = {}
+        self._waiting: set[str] = set()  # nodes whose inventory is still to be sent
         self._jobs = JobBook()
         self._known_gpus = 0
         self._answered_ns = 0
@@ -86,8 +93,32 @@ class Worker:
         self._told_at: dict[str, float] = {}
 
     def wait_s(self) -> float:
-        """Seconds until the collector is to be asked again."""
-        return self._schedule.wait_s(self._terms.monotonic())
+        """Seconds until the collector is to be asked again, or it has to be looked when that is."""
+        return min(NAP_S, self._schedule.wait_s(self._terms.monotonic()))
+
+    def due(self) -> bool:
+        """Whether the collector is to be asked now."""
+        return self._schedule.wait_s(self._terms.monotonic()) <= 0
+
+    @property
+    def collector(self) -> Collector:
+        """What it asks."""
+        return self._collector
+
+    @property
+    def span_s(self) -> float:
+        """Seconds between two calls now."""
+        return self._interval_s * self._slower
+
+    def pace(self, *, interval_s: float | None = None, slower: int | None = None) -> None:
+        """Ask it at another interval, or so many times slower, from now on. Batches say what holds when they come."""
+        self._interval_s = self._interval_s if interval_s is None else interval_s
+        self._slower = self._slower if slower is None else slower
+        self._schedule.pace(self.span_s, now=self._terms.monotonic())
+
+    def batch(self, batch_s: float) -> None:
+        """Join samples to messages of another length from the next one on."""
+        self._batches.batch_s = batch_s
 
     def ask(self) -> None:
         """One call of the collector, and its reading on the way; raises whatever the collector raises."""
@@ -132,7 +163,7 @@ class Worker:
         """Send what has waited long enough, repeat inventory that is due, notice a call that hangs."""
         now = self._terms.monotonic()
         since = self._calling_since
-        limit = max(self._terms.hang_after_s, 3 * self._interval_s)
+        limit = max(self._terms.hang_after_s, 3 * self.span_s)
         if since is not None and now - since > limit and not self._hang_told:
             self._hang_told = True
             self._metrics.success.labels(self.name).set(0)
@@ -143,6 +174,7 @@ class Worker:
                 for batch in self._batches.due(now=now):
                     self._publish(batch, patience_s=0.0)
                 self._repeat_inventory(now)
+                self._tell_ceased(now)
             finally:
                 self._lock.release()
 
@@ -152,6 +184,8 @@ class Worker:
             try:
                 for batch in self._batches.drain():
                     self._publish(batch, patience_s=0.0)
+                self._repeat_inventory(self._terms.monotonic(), at_once=True)
+                self._tell_ceased(self._terms.monotonic(), at_once=True)
             finally:
                 self._lock.release()
 
@@ -173,7 +207,7 @@ class Worker:
             kind=kind,
             detail=f"{self.name}: {detail}"[:1000],
         )
-        self._publish_event(event, patience_s=self._patience() if patience_s is None else patience_s)
+        self._send_event(event, patience_s=self._patience() if patience_s is None else patience_s)
 
     def _patience(self) -> float | None:
         """Seconds: a collector with its own pace loses the oldest rather than the newest; one without waits."""
@@ -190,13 +224,18 @@ class Worker:
         now, patience_s = self._terms.monotonic(), self._patience()
         with self._lock:
             for batch in reading.samples:
-                paced = batch if batch.interval_s > 0 else replace(batch, interval_s=self._interval_s or 1.0)
+                self.paces = self.paces or (batch.interval_s <= 0 < self._interval_s)
+                paced = batch if batch.interval_s > 0 else replace(batch, interval_s=self.span_s or 1.0)
                 for ready in self._batches.add(paced, now=now):
                     self._publish(ready, patience_s=patience_s)
             for inventory in reading.inventory:
-                self._publish_inventory(inventory, now, patience_s=patience_s)
-        for event in reading.events:
-            self._publish_event(event, patience_s=patience_s)
+                self._take_inventory(inventory, now, patience_s=patience_s)
+            told = [(event.kind, self.rates.event(event, now=now)) for event in reading.events]
+        for kind, event in told:
+            if event is None:
+                self._metrics.held.labels(kind).inc()
+            else:
+                self._send_event(event, patience_s=patience_s)
         for measurement in reading.measurements:
             key = measurement.subject.encode()
             self._outbox.put(_json(MEASUREMENTS, key, to_json(measurement)), patience_s=patience_s)
@@ -243,26 +282,54 @@ class Worker:
             return
         self._metrics.batches.labels(self.name).inc()
         self._metrics.bytes.labels(self.name).inc(len(encoded.value))
+        self.rates.spend(batch.node, now=self._terms.monotonic())
         message = Outgoing(topic=TELEMETRY, key=encoded.key, value=encoded.value, headers=encoded.headers)
-        self._outbox.put(message, patience_s=patience_s)
+        self._outbox.put(message, patience_s=patience_s, samples=len(batch))
 
-    def _publish_event(self, event: Event, *, patience_s: float | None) -> None:
+    def _send_event(self, event: Event, *, patience_s: float | None) -> None:
         self._metrics.events.labels(event.kind).inc()
-        key = (event.gpu_uuid or event.node).encode()
-        self._outbox.put(_json(EVENTS, key, to_json(event)), patience_s=patience_s)
+        self._outbox.put(event_message(event), patience_s=patience_s)
 
-    def _publish_inventory(self, inventory: NodeInventory, now: float, *, patience_s: float | None) -> None:
+    def _tell_ceased(self, now: float, *, at_once: bool = False) -> None:
+        for event in self.rates.ceased(now=now, at_once=at_once):
+            self._send_event(event, patience_s=0.0)
+
+    def _take_inventory(self, inventory: NodeInventory, now: float, *, patience_s: float | None) -> None:
+        """Send it now, or when it may: the newest of each node is kept until then."""
         if inventory.agent_version is None:
             inventory = replace(inventory, agent_version=self._terms.agent_version)
+        wait_s = 0.0 if inventory.node in self._inventory else self._terms.first_inventory_s()
+        if inventory.node in self._waiting:
+            self._inventory[inventory.node] = (inventory, self._inventory[inventory.node][1])
+        elif wait_s > 0 or not self.rates.may(inventory.node, now=now):
+            self._waiting.add(inventory.node)
+            self._inventory[inventory.node] = (inventory, now + (wait_s or 1.0))
+        else:
+            self._publish_inventory(inventory, now, patience_s=patience_s)
+
+    def _publish_inventory(self, inventory: NodeInventory, now: float, *, patience_s: float | None) -> None:
+        self._waiting.discard(inventory.node)
         self._inventory[inventory.node] = (inventory, now + self._terms.spread(self._terms.inventory_every_s))
         self._outbox.put(_json(INVENTORY, inventory.node.encode(), to_json(inventory)), patience_s=patience_s)
 
-    def _repeat_inventory(self, now: float) -> None:
-        """Inventory that still holds: its collector has worked since, and would have given a changed one."""
+    def _repeat_inventory(self, now: float, *, at_once: bool = False) -> None:
+        """Inventory that still holds: its collector has worked since, and would have given a changed one.
+
+        And inventory that waited until it may be sent.
+        """
         for inventory, due in list(self._inventory.values()):
+            if inventory.node in self._waiting:
+                if at_once or (due <= now and self.rates.may(inventory.node, now=now)):
+                    self._publish_inventory(inventory, now, patience_s=0.0)
+                continue
             seen_ns = self._node_ns.get(inventory.node, 0) if self._spread else self._answered_ns
             if due <= now and seen_ns > inventory.seen_ns:
                 self._publish_inventory(replace(inventory, seen_ns=seen_ns), now, patience_s=0.0)
+
+
+def event_message(event: Event) -> Outgoing:
+    """The event as it goes to the log."""
+    return _json(EVENTS, (event.gpu_uuid or event.node).encode(), to_json(event))
 
 
 def _json(topic: str, key: bytes, value: bytes) -> Outgoing:

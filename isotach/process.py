@@ -68,12 +68,34 @@ class Roles:
         if self._failed:
             raise IsotachError("a part of this process failed; its traceback is above")
 
-    def wait(self) -> None:
-        """Wait for the stop, then join."""
+    def wait(self, turn: Callable[[], object] = lambda: None, *, ending: Callable[[], object] = lambda: None) -> None:
+        """Wait for the stop, then join; `turn` is called twice a second meanwhile, `ending` once it has come."""
         while not self.stop.wait(0.5):
+            turn()
             if not any(thread.is_alive() for thread in self._threads):
                 self.stop.set()
+        ending()
         self.join()
+
+
+def be_nice(niceness: int) -> None:
+    """Let others go first, the threads and children to come included; what is nicer already, or refused, stays."""
+    try:
+        if os.getpriority(os.PRIO_PROCESS, 0) < niceness:
+            os.setpriority(os.PRIO_PROCESS, 0, niceness)
+    except OSError as error:
+        LOG.warning("the niceness stays as it is: %s", error.strerror)
+
+
+@contextlib.contextmanager
+def on_hangup() -> Iterator[threading.Event]:
+    """An event that SIGHUP sets, for whoever clears it."""
+    asked = threading.Event()
+    previous = signal.signal(signal.SIGHUP, lambda _number, _frame: asked.set())
+    try:
+        yield asked
+    finally:
+        signal.signal(signal.SIGHUP, previous)
 
 
 @contextlib.contextmanager

@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from collectors import Collector
     from collectors.dcgm.targets import Source
+    from collectors.spool import Spool
     from streams import Producer, TopicSpec, Transport
     from streams.kafka import KafkaTransport
 
@@ -33,6 +35,8 @@ LOG = logging.getLogger("isotach")
 Settings = Mapping[str, Any]
 DCGM_TARGETS = ("dcgm_targets", "dcgm_dns", "dcgm_kubernetes")  #: settings that say where dcgm-exporters are
 KAFKA_CONNECT_S = 5.0  #: how long the agent's loop stands still for one try to reach a Kafka that is away
+HTTP_PATIENCE_S = 2.0  #: the agent keeps what it cannot send, and tries again itself
+LAST_FLUSH_S = 1.0  #: the agent has flushed before, with more patience
 SMI_MIN_INTERVAL_S = 5.0  #: nvidia-smi takes the driver's locks: never more often than this
 
 
@@ -96,7 +100,17 @@ def producer(settings: Settings) -> "Producer":
         return late_kafka(settings)
     from streams.http import HttpProducer
 
-    return HttpProducer(server=settings["server"], token=read_token(settings["token"], settings["token_file"]))
+    token = read_token(settings["token"], settings["token_file"])
+    return HttpProducer(server=settings["server"], token=token, patience_s=HTTP_PATIENCE_S)
+
+
+def spool(settings: Settings) -> "Spool | None":
+    """The agent's spool on disk, if one is asked for; raises SettingsError if the folder cannot be used."""
+    if settings["spool"] is None:
+        return None
+    from collectors.spool import Spool
+
+    return Spool(Path(settings["spool"]), max_bytes=settings["spool_mb"] << 20)
 
 
 def late_kafka(settings: Settings) -> "Producer":
@@ -122,6 +136,15 @@ def late_kafka(settings: Settings) -> "Producer":
         return LateProducer(connect)
     transport.ensure_topics(topics(settings))
     return transport.producer(client_id=member("agent"))
+
+
+def let_go(producer: "Producer", *, kept: bool) -> None:
+    """Close an agent's producer after its last flush; `kept`: what the log has not confirmed is in the spool."""
+    try:
+        producer.close(timeout_s=LAST_FLUSH_S)
+    except TransportError:
+        if not kept:
+            raise
 
 
 def thresholds(settings: Settings) -> dict[str, Any]:
@@ -194,6 +217,12 @@ def collectors(settings: Settings, names: Sequence[str]) -> "dict[str, tuple[Col
         elif name == "simulated":
             found["simulated"] = simulated(settings)
     return found
+
+
+def intervals(settings: Settings) -> dict[str, float]:
+    """Seconds between two calls, of those collectors whose pace is the agent's own: it can be changed any time."""
+    smi_s = settings["interval_s"] if settings.get("smi_file") else max(SMI_MIN_INTERVAL_S, settings["interval_s"])
+    return {"nvml": settings["interval_s"], "nvidia_smi": smi_s}
 
 
 def automatic(settings: Settings) -> str:
@@ -269,8 +298,7 @@ def nvidia_smi(settings: Settings) -> "tuple[Collector, float]":
         expected_gpus=settings["expected_gpus"] or None,
         place=place(settings),
     )
-    interval_s = settings["interval_s"]
-    return collector, interval_s if files else max(SMI_MIN_INTERVAL_S, interval_s)
+    return collector, intervals(settings)["nvidia_smi"]
 
 
 def simulated(settings: Settings, *, clock_ns: Callable[[], int] = time.time_ns) -> "tuple[Collector, float]":

@@ -15,6 +15,8 @@ import click
 
 from telemetry.errors import SettingsError
 
+_Source = click.core.ParameterSource
+_CONFIG = "isotach.config"  #: where a context keeps the file's path
 SettingType = Literal["text", "integer", "number", "flag", "file", "choice"]
 
 
@@ -102,6 +104,12 @@ SETTINGS: tuple[Setting, ...] = (
     _s("collector", "choice", ("auto",), "", AGENTS, "What to collect from; may be given several times. auto: dcgm where targets of it are set, else nvml where its library can be loaded, else nvidia_smi where the command is, else nothing.", choices=("auto", "none", "dcgm", "nvidia_smi", "nvml", "simulated"), many=True),
     _s("interval_s", "number", 1.0, "s", AGENTS, "Time between two samples of a GPU. nvidia_smi is never run more often than every 5 s.", low=0.1, high=3_600),
     _s("batch_s", "number", 10.0, "s", AGENTS, "Samples of one node are sent together for this long.", low=0.1, high=60),
+    _s("spool", "file", None, "folder", ("agent", "doctor"), "Messages on their way are kept here until Kafka or the server has them, through outages and restarts; made if absent. Empty: in memory only, at most 64 MiB."),
+    _s("spool_mb", "integer", 256, "MiB", ("agent",), "Most that the spool takes; beyond it the oldest telemetry is dropped, and counted.", low=1, high=1_048_576),
+    _s("replay_speed", "number", 20.0, "x", ("agent",), "Pace at which telemetry that had to wait is sent, in times of that at which it was collected; 0 as fast as it goes.", low=0, high=10_000),
+    _s("max_cpu_ratio", "number", 0.02, "share of a core", ("agent",), "An agent that takes more than this for a minute, child processes included, samples NVML or nvidia-smi half as often, down to an eighth, until it costs less. 0: whatever it costs.", low=0, high=64),
+    _s("max_messages_per_s", "number", 20.0, "messages/s", AGENTS, "What one collector may say about one node, as a mean over ten seconds: events above it are told as a number, inventory waits. Not for simulated fleets and recordings. 0: no limit.", low=0, high=100_000),
+    _s("nice", "integer", 10, "", ("agent",), "The agent's niceness, and that of its children; never lowered.", low=0, high=19),
     _s("expected_gpus", "integer", 0, "GPUs", AGENTS, "GPUs this node should have; 0 means that nobody said.", low=0, high=1_024),
     _s("place", "text", (), "level=value", AGENTS, "Where this node is, nearest level first; may be given several times: --place rack=r12 --place spine=s3.", many=True),
     _s("smi_file", "file", (), "file", ("agent",), "Read `nvidia-smi -q -x` captures instead of running the command; the file's stem names the node. May be given several times.", many=True),
@@ -185,7 +193,28 @@ def _click_type(setting: Setting) -> click.ParamType[Any]:
 
 def _load_config(context: click.Context, _parameter: click.Parameter, value: str | None) -> None:
     if value:
+        context.meta[_CONFIG] = Path(value)
         context.default_map = {**(context.default_map or {}), **read_config(Path(value))}
+
+
+def reread(context: click.Context) -> dict[str, Any]:
+    """The command's settings as they are if its file is read again now; flags and environment stay, and win.
+
+    Raises SettingsError for a file that cannot be read, or holds what no setting can be.
+    """
+    path: Path | None = context.meta.get(_CONFIG)
+    found = {} if path is None else read_config(path)
+    values = dict(context.params)
+    defaults = {setting.name: setting.default for setting in SETTINGS}
+    for parameter in context.command.params:
+        name = parameter.name or ""
+        if name not in values or context.get_parameter_source(name) in (_Source.COMMANDLINE, _Source.ENVIRONMENT):
+            continue
+        try:
+            values[name] = parameter.process_value(context, found.get(name, defaults[name]))
+        except click.ClickException as error:
+            raise SettingsError(f"--config {path}: {error.format_message()}") from None
+    return values
 
 
 def read_config(path: Path) -> Mapping[str, Any]:

@@ -123,8 +123,8 @@ class Producer(Protocol):
         """Return once all that was sent is acknowledged; raises TransportError naming what was not."""
         ...
 
-    def close(self) -> None:
-        """Flush, then let go."""
+    def close(self, *, timeout_s: float = 60.0) -> None:
+        """Flush for so long at most, then let go; raises TransportError for what is lost with it."""
         ...
 
 

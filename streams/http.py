@@ -177,7 +177,7 @@ class HttpProducer:
     def flush(self, *, timeout_s: float = 60.0) -> None:
         """Nothing to do: what `send` has returned from is stored."""
 
-    def close(self) -> None:
+    def close(self, *, timeout_s: float = 60.0) -> None:
         """Close the connection."""
         with self._lock:
             self._connection.close()

@@ -89,10 +89,10 @@ class KafkaProducer:
         if parts:
             raise TransportError(". ".join(parts))
 
-    def close(self) -> None:
+    def close(self, *, timeout_s: float = 60.0) -> None:
         """Flush, then let go; raises TransportError if something could not be delivered, which is lost then."""
         try:
-            self.flush()
+            self.flush(timeout_s=timeout_s)
         finally:
             self._closing = True
             self._client.purge()

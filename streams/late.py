@@ -35,7 +35,7 @@ class LateProducer:
         if self._producer is not None:
             self._producer.flush(timeout_s=timeout_s)
 
-    def close(self) -> None:
+    def close(self, *, timeout_s: float = 60.0) -> None:
         """Flush and let go of what was connected."""
         if self._producer is not None:
-            self._producer.close()
+            self._producer.close(timeout_s=timeout_s)

@@ -145,7 +145,7 @@ class MemoryProducer:
         with self._log.condition:
             self._log.flush()
 
-    def close(self) -> None:
+    def close(self, *, timeout_s: float = 60.0) -> None:
         """Flush; the log itself stays open."""
         with self._log.condition:
             self._log.flush()

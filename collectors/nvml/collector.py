@@ -13,6 +13,7 @@ from typing import Any
 
 from collectors import Reading
 from collectors.cells import Missing
+from collectors.clock import STEP_S
 from collectors.listing import ListedGpu, Listing
 from collectors.nvml.crew import NO_PERMISSION, Crew
 from collectors.nvml.kernel_log import KERNEL_LOG, KernelLog
@@ -27,6 +28,8 @@ from telemetry.records import Event, SampleBatch
 log = logging.getLogger(__name__)
 
 SOURCE = "nvml"
+SET_BACK_NS = round(STEP_S * 1e9)
+"""A reading from so long before the last one is no repeat: the wall clock was set back, and goes on from there."""
 PCI_DEVICES = Path("/sys/bus/pci/devices")
 """Where Linux says to which NUMA node a PCI device belongs: NVML's own call speaks of the GPU's memory."""
 _STATICS = frozenset(metric.name for metric in METRICS.values() if metric.kind is Kind.STATIC)
@@ -78,6 +81,15 @@ class Nvml:
     def pids(self) -> tuple[int, ...]:
         """Process ids of the children, for whoever counts what they cost."""
         return self._crew.pids
+
+    @property
+    def starts(self) -> int:
+        """How many children were started so far."""
+        return self._crew.starts
+
+    def pace(self, interval_s: float) -> None:
+        """Be as patient from now on as one reading in so many seconds allows."""
+        self._crew.patience = Patience.of(interval_s)
 
     @property
     def driver(self) -> str | None:
@@ -201,7 +213,8 @@ class Nvml:
         each: list[dict[str, int | float]] = []
         for place, (name, gpu) in enumerate(changes.answered.items()):
             for time_ns, values in sorted(rows.get(gpu.bus_id or "", ()), key=lambda row: row[0]):
-                if time_ns > self._last_ns.get(name, 0):  # the wall clock may have been set back
+                last_ns = self._last_ns.get(name, 0)
+                if time_ns > last_ns or time_ns <= last_ns - SET_BACK_NS:
                     self._last_ns[name] = time_ns
                     times.append(time_ns)
                     index.append(place)

@@ -38,7 +38,8 @@ class Crew:
         environment: Mapping[str, str] = MappingProxyType({}),
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._patience = patience
+        self.patience = patience  #: may be changed while it runs
+        self.starts = 0  #: of children, all together
         self._environment = environment
         self._monotonic = monotonic
         self._main: Reader | None = None
@@ -71,10 +72,10 @@ class Crew:
         if self._grown:
             log.info("NVML counts more GPUs than before: looking for them")
             self._end_all()
-        end = self._monotonic() + self._patience.tick_s
+        end = self._monotonic() + self.patience.tick_s
         if self._main is None:
             self._begin(look)
-            end += self._patience.open_s
+            end += self.patience.open_s
         self._listen(look, 0.0)  # what came late, so that its reader can be asked again
         for reader in self._readers():
             if reader is not self._next:
@@ -85,7 +86,7 @@ class Crew:
             raise SourceUnavailable(f"{REFUSALS[refusal]}: {words(refusal)}")
         silent_s = self._monotonic() - self._answered_at
         waited_for = [seat for seat in self.seats.values() if seat.trouble in (Trouble.LATE, Trouble.HANGS)]
-        enough_s = self._patience.hang_s + self._patience.reopen_s * len(self.seats)  # any may hang on the way
+        enough_s = self.patience.hang_s + self.patience.reopen_s * len(self.seats)  # any may hang on the way
         if waited_for and not look.readings and silent_s > enough_s:
             call = waited_for[0].words
             self._end_all()
@@ -104,6 +105,7 @@ class Crew:
     def _start(self, seats: Iterator[Seat] | list[Seat]) -> Reader:
         if self._closed:
             raise SourceUnavailable("the collector was closed")
+        self.starts += 1
         targets = {seat.number: seat.where for seat in seats}
         return Reader(targets, monotonic=self._monotonic, environment=self._environment)
 
@@ -137,9 +139,9 @@ class Crew:
         while not main.about:
             self._listen(look, 0.2)
             _, age = main.stuck(self._monotonic())
-            if not main.about and age > self._patience.start_s:
+            if not main.about and age > self.patience.start_s:
                 self._end_all()
-                raise SourceHangs(f"NVML does not start within {self._patience.start_s:.0f} s")
+                raise SourceHangs(f"NVML does not start within {self.patience.start_s:.0f} s")
         if "error" in main.about:
             self._ended(main)
         self.driver = str(main.about.get("driver") or "") or None
@@ -150,8 +152,8 @@ class Crew:
         self.seats = {number: Seat(number=number, where=number) for number in range(self.count)}
         main.open({seat.number: seat.where for seat in self.seats.values()})
         now = self._monotonic()
-        self._answered_at = now + self._patience.open_s * self.count  # if all but the last hang when they are opened
-        self._renew_at = now + self._patience.renew_s
+        self._answered_at = now + self.patience.open_s * self.count  # if all but the last hang when they are opened
+        self._renew_at = now + self.patience.renew_s
 
     def _gather(self, look: Look, end: float) -> None:
         """Listen until the main process has read all its GPUs, someone keeps it waiting, or the tick is over."""
@@ -177,11 +179,11 @@ class Crew:
 
     def _wait_for(self, doing: wire.Doing) -> float:
         if doing.phase == wire.STARTING:
-            return self._patience.start_s
+            return self.patience.start_s
         if doing.phase == wire.READING:
-            return self._patience.late_s if doing.target >= 0 else self._patience.hang_s
+            return self.patience.late_s if doing.target >= 0 else self.patience.hang_s
         known = doing.target in self.seats and self.seats[doing.target].bus is not None
-        return self._patience.reopen_s if known else self._patience.open_s
+        return self.patience.reopen_s if known else self.patience.open_s
 
     def _listen(self, look: Look, timeout_s: float) -> None:
         readers = {reader.descriptor: reader for reader in self._readers()}
@@ -285,7 +287,7 @@ class Crew:
         self._retry_later(seat)
 
     def _retry_later(self, seat: Seat) -> None:
-        first, last = self._patience.retry_s
+        first, last = self.patience.retry_s
         seat.retry_at = self._monotonic() + min(last, first * 2.0 ** min(seat.failures, 20))
         seat.failures += 1
 
@@ -304,7 +306,7 @@ class Crew:
                 seat.stuck = None
                 seat.apart = self._start([seat])
                 started = True  # one at a time: starting costs more than reading
-        well = [seat for seat in self.seats.values() if seat.good >= self._patience.settle and seat.trouble is None]
+        well = [seat for seat in self.seats.values() if seat.good >= self.patience.settle and seat.trouble is None]
         reset = [seat for seat in self.seats.values() if seat.trouble is Trouble.RESET and seat.together]
         due = now >= self._renew_at or any(now >= seat.retry_at for seat in reset)
         if self._next is None and (well or due):
@@ -322,7 +324,7 @@ class Crew:
             return
         doing, _ = reader.stuck(now)
         age = now - doing.call_ns * NS  # of the one call: many that take long are no hang
-        if age < (self._patience.hang_s if doing.phase == wire.READING else self._patience.start_s):
+        if age < (self.patience.hang_s if doing.phase == wire.READING else self.patience.start_s):
             return  # without persistence mode a driver takes seconds to wake a GPU up
         if seat.trouble is not Trouble.HANGS:
             seat.trouble, seat.since, seat.told = Trouble.HANGS, now - age, False
@@ -338,10 +340,10 @@ class Crew:
         """Let the new process take over once it has opened and read everything; give it up if it cannot."""
         if not successor.ended and successor.busy:
             doing, age = successor.stuck(now)
-            if age < self._wait_for(doing) + self._patience.open_s:
+            if age < self._wait_for(doing) + self.patience.open_s:
                 return
         self._next = None
-        self._renew_at = now + self._patience.renew_s
+        self._renew_at = now + self.patience.renew_s
         if successor.ended or successor.busy:
             code = successor.about.get("error")
             if code == MISMATCH and not self._mismatch_told:

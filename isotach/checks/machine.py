@@ -121,15 +121,16 @@ def spool(settings: Mapping[str, Any]) -> Iterator[Finding]:
     folder = settings.get("spool")
     if not folder:
         return
+    there = next(path for path in (Path(folder), *Path(folder).absolute().parents) if path.exists())
     lost = "what waits while the log is away is kept in memory only, and gone when the agent ends"
     try:
-        with tempfile.TemporaryFile(dir=folder) as probe:
+        with tempfile.TemporaryFile(dir=there) as probe:
             probe.write(b"x" * 4_096)
             probe.flush()
             os.fsync(probe.fileno())
-        room = os.statvfs(folder)
+        room = os.statvfs(there)
     except OSError as error:
-        remedy = f"make the folder, and let uid {os.getuid()} write there"
+        remedy = f"let uid {os.getuid()} write in {there}, or choose another --spool"
         yield Finding(check="spool", state="wrong", seen=f"{folder}: {error.strerror}", lost=lost, remedy=remedy)
         return
     free = room.f_bavail * room.f_frsize
@@ -137,4 +138,4 @@ def spool(settings: Mapping[str, Any]) -> Iterator[Finding]:
         seen = f"{folder} is writable, {free >> 20} MiB free"
         yield Finding(check="spool", state="wrong", seen=seen, lost=lost, remedy="free some disk space there")
     else:
-        yield Finding(check="spool", state="ok", seen=f"{folder} is writable, {free >> 30} GiB free")
+        yield Finding(check="spool", state="ok", seen=f"{there} is writable, {free >> 30} GiB free")

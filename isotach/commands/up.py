@@ -64,6 +64,7 @@ def _agent(values: Any, found: Any, producer: Any) -> Any:
     from prometheus_client import CollectorRegistry
 
     from collectors.agent import Agent
+    from collectors.upkeep import Manners
 
     agent = Agent(
         collectors=found,
@@ -71,5 +72,6 @@ def _agent(values: Any, found: Any, producer: Any) -> Any:
         node=roles.node_name(values),
         batch_s=values["batch_s"],
         registry=CollectorRegistry(),
+        manners=Manners(max_messages_per_s=values["max_messages_per_s"]),
     )
     return agent.run

@@ -153,9 +153,12 @@ def test_a_clock_that_nothing_keeps_is_noted(kept: Kept | None, state: str) -> N
 
 
 def test_a_spool_must_be_writable(tmp_path: Path) -> None:
-    """Unset is no word; a folder that is there is fine; one that is not is wrong and costs what waits."""
+    """Unset is no word; a folder that is there or can be made is fine; a file in its place costs what waits."""
     assert list(spool({"spool": None})) == []
-    [finding] = spool({"spool": tmp_path})
-    assert finding.state == "ok"
-    [finding] = spool({"spool": tmp_path / "absent"})
+    for fine in (tmp_path, tmp_path / "not" / "yet"):
+        [finding] = spool({"spool": fine})
+        assert finding.state == "ok"
+    assert not (tmp_path / "not").exists()
+    (tmp_path / "file").write_text("")
+    [finding] = spool({"spool": tmp_path / "file"})
     assert (finding.state, bool(finding.lost)) == ("wrong", True)

@@ -79,7 +79,7 @@ class Flaky:
         if self.away.is_set():
             raise TransportError("broker down")
 
-    def close(self) -> None:
+    def close(self, *, timeout_s: float = 60.0) -> None:
         self.flush()
 
 
