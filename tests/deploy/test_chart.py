@@ -78,7 +78,7 @@ SITES: Mapping[str, Values] = MappingProxyType(
             "agent": {
                 "kernelLog": True,
                 "kernelLogAccess": "device",
-                "spool": {"type": "emptyDir"},
+                "spool": {"type": ""},
                 "resources": {"limits": {"example.org/kmsg": "1"}},
             },
         },
@@ -93,7 +93,7 @@ SITES: Mapping[str, Values] = MappingProxyType(
         "to try it": {
             "kafka": {"enabled": False},
             "token": {"anonymous": True},
-            "agent": {"collector": "simulated", "nodeSelector": None, "extraArgs": ["--fleet", "small"]},
+            "agent": {"collector": "simulated", "extraArgs": ["--fleet", "small"]},
             "podDisruptionBudget": {"enabled": False},
             "networkPolicy": {"enabled": True},
         },
@@ -242,7 +242,7 @@ def test_pods_have_no_right_that_they_do_not_need(site: Objects) -> None:
                 assert rights["capabilities"] == {"drop": ["ALL"]}
                 assert not {"runAsUser", "privileged"} & set(rights)
         for container in pod.get("initContainers", ()):
-            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN"]}
+            assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": ["CHOWN", "DAC_OVERRIDE"]}
 
 
 @pytest.mark.parametrize(
@@ -272,8 +272,16 @@ def test_agents_bear_the_names_that_the_scheduler_knows(helm: Helm) -> None:
     assert environment["ISOTACH_NODE"]["valueFrom"] == {"fieldRef": {"fieldPath": "spec.nodeName"}}
     assert environment["NVIDIA_VISIBLE_DEVICES"]["value"] == "all"
     assert pod["runtimeClassName"] == "nvidia"
-    simulated = pods(helm.render(SITES["to try it"]))["agent"]["spec"]
-    assert not {"runtimeClassName", "nodeSelector"} & set(simulated)
+    assert pod["nodeSelector"] == {"nvidia.com/gpu.present": "true"}
+
+
+def test_a_simulated_fleet_is_there_once_and_needs_no_gpu(helm: Helm) -> None:
+    """One pod, on any node: an agent on each would each simulate the whole fleet."""
+    objects = helm.render(SITES["to try it"])
+    assert not kinds(objects, "DaemonSet")
+    (agent,) = [d for d in kinds(objects, "Deployment") if d["metadata"]["name"].endswith("-agent")]
+    assert agent["spec"]["replicas"] == 1
+    assert not {"runtimeClassName", "nodeSelector"} & set(agent["spec"]["template"]["spec"])
 
 
 def test_probes_ask_what_answers(site: Objects) -> None:

@@ -13,6 +13,8 @@ import pytest
 from support.command_lines import VARIABLES, accepted
 
 from collectors.nvml.kernel_log import KERNEL_LOG
+from isotach.reload import LIVE
+from isotach.settings import SETTINGS, read_config
 
 FOLDER = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
 UNITS = sorted(FOLDER.glob("*.service"))
@@ -65,10 +67,14 @@ def test_its_command_is_ours(unit: Path) -> None:
     """Each ExecStart is a command line that `isotach` accepts, and keeps its files where the unit may write."""
     program, *arguments = specified(values(unit)["ExecStart"]).split()
     assert program == PROGRAM
-    told = accepted(arguments)
+    told = accepted([argument for argument in arguments if argument not in ("--config", "/etc/isotach/agent.toml")])
+    state = Path("/var/lib") / values(unit).get("StateDirectory", "")
     if "store" in told:
-        state = Path("/var/lib") / values(unit)["StateDirectory"]
         assert told["store"].parent == state
+    variable, _, value = specified(values(unit).get("Environment", "")).partition("=")
+    assert variable in {*VARIABLES, ""}
+    if variable == "ISOTACH_SPOOL":
+        assert Path(value).parent == state
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
@@ -109,6 +115,15 @@ def test_the_environment_file_names_settings() -> None:
     assert "ISOTACH_BOOTSTRAP" in names
     assert set(names) <= VARIABLES
     assert len(names) == len(set(names))
+
+
+def test_the_agents_file_names_its_settings(tmp_path: Path) -> None:
+    """Every line that agent.toml offers is a setting of the agent."""
+    text = (FOLDER / "agent.toml").read_text(encoding="utf-8")
+    (tmp_path / "agent.toml").write_text(re.sub(r"^#(?=\w+ = )", "", text, flags=re.MULTILINE), encoding="utf-8")
+    found = read_config(tmp_path / "agent.toml")
+    assert {*LIVE, "interval_s"} < set(found)
+    assert all("agent" in setting.commands for setting in SETTINGS if setting.name in found)
 
 
 @pytest.mark.parametrize("drop_in", DROP_INS, ids=lambda drop_in: drop_in.stem)
