@@ -281,7 +281,9 @@ def test_a_simulated_fleet_is_there_once_and_needs_no_gpu(helm: Helm) -> None:
     assert not kinds(objects, "DaemonSet")
     (agent,) = [d for d in kinds(objects, "Deployment") if d["metadata"]["name"].endswith("-agent")]
     assert agent["spec"]["replicas"] == 1
-    assert not {"runtimeClassName", "nodeSelector"} & set(agent["spec"]["template"]["spec"])
+    pod = agent["spec"]["template"]["spec"]
+    assert not {"runtimeClassName", "nodeSelector"} & set(pod)
+    assert pod["containers"][0]["image"].startswith("isotach-server:")  # the agent's has no numpy
 
 
 def test_probes_ask_what_answers(site: Objects) -> None:
