@@ -165,7 +165,7 @@ def test_helm_finds_nothing_to_say(name: str, helm: Helm) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_kubernetes_takes_every_object(version: str, site: Objects) -> None:
-    """Every object fits Kubernetes' own schema, the oldest's and the newest's, without a field that it does not know."""
+    """Every object fits Kubernetes' own schema, the oldest's and the newest's, no unknown field."""
     assert [said for found in site if (said := complaint(found, version))] == []
     names = [(found["kind"], found["metadata"]["namespace"], found["metadata"]["name"]) for found in site]
     assert len(names) == len(set(names))
@@ -252,8 +252,8 @@ def test_pods_have_no_right_that_they_do_not_need(site: Objects) -> None:
         ("device", {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"], "add": ["SYSLOG"]}}),
     ],
 )
-def test_the_kernels_log_can_be_read_where_that_is_asked_for(access: str, rights: Values, helm: Helm) -> None:
-    """kernelLog, which the doctor names: the device read-only where the agent looks, and root, for which rights count."""
+def test_the_kernels_log_can_be_read_where_asked_for(access: str, rights: Values, helm: Helm) -> None:
+    """kernelLog, which the doctor names: the device, read-only, where the agent looks, and root, whose rights count."""
     pod = pods(helm.render({**KAFKA, "agent": {"kernelLog": True, "kernelLogAccess": access}}))["agent"]["spec"]
     (container,) = pod["containers"]
     context = container["securityContext"]

@@ -1,4 +1,4 @@
-"""The images' recipes: what goes in, pinned, and who runs it. They were built by hand once: docs/deploying.md says how."""
+"""The images' recipes: what goes in, pinned, and who runs it. They were built by hand: docs/deploying.md says how."""
 
 import re
 import tomllib

@@ -4,10 +4,8 @@ import configparser
 import logging
 import os
 import re
-import shutil
 import signal
 import socket
-import subprocess
 import time
 import urllib.request
 from collections.abc import Callable, Iterator

