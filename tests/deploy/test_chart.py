@@ -4,8 +4,9 @@ To test another use of it: one entry in `SITES`. What values together cannot be:
 """
 
 import json
+import re
 from collections.abc import Iterator, Mapping
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +18,7 @@ from support.kubernetes import VERSIONS, complaint, pods
 
 from collectors.nvml.kernel_log import KERNEL_LOG
 from isotach import __version__
+from isotach.checks.gpus import kernel_log
 
 pytestmark = pytest.mark.xdist_group("helm")
 
@@ -263,6 +265,14 @@ def test_the_kernels_log_can_be_read_where_asked_for(access: str, rights: Values
     assert {"name": "kernel-log", "hostPath": {"path": str(KERNEL_LOG), "type": "CharDevice"}} in pod["volumes"]
     without = pods(helm.render(KAFKA))["agent"]["spec"]
     assert all("hostPath" not in volume for volume in without["volumes"])
+
+
+def test_the_doctor_names_a_value_of_the_chart() -> None:
+    """Whoever follows its remedy for a kernel's log that cannot be read finds that value."""
+    (finding,) = kernel_log({}, kernel=Path("/nonexistent"), gpus_here=lambda: True)
+    values = yaml.safe_load((CHART / "values.yaml").read_text(encoding="utf-8"))
+    (name,) = re.findall(r"Helm: agent\.(\w+)", finding.remedy)
+    assert values["agent"][name] is False
 
 
 def test_agents_bear_the_names_that_the_scheduler_knows(helm: Helm) -> None:
