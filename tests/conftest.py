@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-pytest_plugins = ["support.kafka", "support.secure_kafka", "support.nvml"]
+pytest_plugins = ["support.kafka", "support.secure_kafka", "support.nvml", "support.helm"]
 
 SHARED_DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 

@@ -197,5 +197,5 @@ def kernel_log(
         state="note",
         seen=f"not readable: {why}",
         lost="XIDs come from NVML alone: those of a GPU that fell off the bus are only in the kernel's log",
-        remedy="give the agent CAP_SYSLOG (systemd: AmbientCapabilities; Kubernetes: kernelLog), or dmesg_restrict 0",
+        remedy="give the agent CAP_SYSLOG (systemd: AmbientCapabilities; Helm: agent.kernelLog), or dmesg_restrict 0",
     )
