@@ -85,7 +85,7 @@ SETTINGS: tuple[Setting, ...] = (
     _s("metrics_host", "text", "127.0.0.1", "address", ("agent", "window", "score"), "Address of the process's own Prometheus metrics."),
     _s("metrics_port", "integer", 0, "port", ("agent", "window", "score"), "Port of the process's own Prometheus metrics; 0 serves none.", low=0, high=65_535),
     _s("store", "file", "isotach.duckdb", "file", SERVERS, "The DuckDB file. `up` keeps its journal beside it, as FILE.journal."),
-    _s("topology", "file", None, "file", ("score", *SERVERS), "Where racks, blocks and NVLink domains are: our YAML, Slurm topology.conf or topology.yaml, Topograph JSON."),
+    _s("topology", "file", None, "file", ("score", *SERVERS), "Where racks, blocks and NVLink domains are: our YAML, Slurm topology.conf or topology.yaml, Topograph JSON, `kubectl get nodes -o json`."),
     _s("window_s", "number", 60.0, "s", ("window", "up"), "Length of a window.", low=1, high=3_600),
     _s("lateness_s", "number", 30.0, "s", ("window", "up"), "How long a window waits for samples that come late; later ones go to the dead-letter topic.", low=0, high=3_600),
     _s("idle_s", "number", 60.0, "s", ("window", "up"), "A partition silent for this long has its clock moved, so that its last window closes.", low=1, high=86_400),
