@@ -104,6 +104,7 @@ SETTINGS: tuple[Setting, ...] = (
     _s("batch_s", "number", 10.0, "s", AGENTS, "Samples of one node are sent together for this long.", low=0.1, high=60),
     _s("expected_gpus", "integer", 0, "GPUs", AGENTS, "GPUs this node should have; 0 means that nobody said.", low=0, high=1_024),
     _s("proc", "file", Path("/proc"), "folder", (*AGENTS, "doctor"), "Where the processes of the host are. In a container: a mount of the host's /proc, unless the container shares the host's process numbers (hostPID)."),
+    _s("pod_logs", "file", Path("/var/log/pods"), "folder", AGENTS, "Where the kubelet keeps logs of pods, in folders named NAMESPACE_NAME_UID: only the names of these are read. Without it a pod is known by its UID."),
     _s("jobs", "flag", True, "", AGENTS, "Find out which job runs on which GPU: with nvml, by the control groups of the processes on it. Only job ids are read; no user names, command lines or environments."),
     _s("place", "text", (), "level=value", AGENTS, "Where this node is, nearest level first; may be given several times: --place rack=r12 --place spine=s3.", many=True),
     _s("smi_file", "file", (), "file", ("agent",), "Read `nvidia-smi -q -x` captures instead of running the command; the file's stem names the node. May be given several times.", many=True),
