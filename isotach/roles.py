@@ -259,6 +259,7 @@ def nvml(settings: Settings) -> "tuple[Collector, float]":
         place=place(settings),
         jobs_every_s=JOBS_EVERY_S if settings["jobs"] else None,
         proc=settings["proc"],
+        pod_logs=settings["pod_logs"],
     )
     return collector, interval_s
 

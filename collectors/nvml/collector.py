@@ -22,6 +22,7 @@ from collectors.nvml.patience import Patience
 from collectors.nvml.seat import Hang, Look, Seat, Trouble
 from collectors.nvml.values import check
 from collectors.nvml.xids import XidLedger
+from collectors.pods import POD_LOGS, Pods
 from collectors.proc import PROC, Proc
 from collectors.roster import Changes, Roster
 from telemetry.metrics import METRICS, SAMPLED, Kind
@@ -50,7 +51,8 @@ class Nvml:
     it is read by a process of its own, the others at their full rate. Raises SourceUnavailable when NVML as a whole
     cannot be used (library, driver, permission, access lost), SourceHangs when no GPU answers any more.
     `environment` is added to that of the children. Every `jobs_every_s` seconds the processes on the GPUs say which
-    jobs run there, by the control groups under `proc`; None: never, and nothing of it is asked.
+    jobs run there, by the control groups under `proc` and the folders of `pod_logs`; None: never, and nothing of it is
+    asked.
     """
 
     def __init__(
@@ -67,10 +69,11 @@ class Nvml:
         environment: Mapping[str, str] = MappingProxyType({}),
         jobs_every_s: float | None = JOBS_EVERY_S,
         proc: Path = PROC,
+        pod_logs: Path = POD_LOGS,
     ) -> None:
         self._node = node
         self._crew = Crew(patience or Patience.of(interval_s), environment=environment, who_every_s=jobs_every_s)
-        self._jobs = Jobs(node, Proc(proc))
+        self._jobs = Jobs(node, Proc(proc), Pods(pod_logs))
         self._clock_ns = clock_ns
         self._expected = expected_gpus
         self._place = tuple(place)

@@ -11,12 +11,14 @@ from typing import Any
 from collectors.cells import Missing
 from collectors.cgroup import Owner
 from collectors.nvml.codes import meaning
+from collectors.pods import Pods
 from collectors.proc import Answer, Proc, Unknown
 from telemetry.records import Job, NodeJobs
 
 MOST_MEMORY = 2**50  #: bytes
 GONE_AFTER_NS = 30 * 10**9  #: a job may have no process on its GPU for a moment, between two of its programs
 Processes = Mapping[str, Any]
+Names = Mapping[str, tuple[str, str] | None]
 
 
 class Jobs:
@@ -26,10 +28,11 @@ class Jobs:
     half a minute. Until then it is kept, with the time at which it was last seen: not knowing is no end.
     """
 
-    def __init__(self, node: str, proc: Proc) -> None:
+    def __init__(self, node: str, proc: Proc, pods: Pods) -> None:
         self._node = node
         self._proc = proc
-        self._jobs: dict[str, dict[tuple[str, str], Job]] = {}
+        self._pods = pods
+        self._jobs: dict[str, dict[Owner, Job]] = {}
 
     def update(self, lists: Mapping[str, Processes], *, time_ns: int, rejected: Counter[str]) -> tuple[NodeJobs, ...]:
         """All that runs on the node, from new lists of processes by gpu_uuid; nothing if there is no new list.
@@ -42,12 +45,13 @@ class Jobs:
         owners = self._proc.owners({pid for pids in held.values() for pid in pids})
         for doubt, count in Counter(answer for answer in owners.values() if isinstance(answer, Unknown)).items():
             rejected[f"processes:{doubt}"] += count
+        names = self._names(owners)
         for gpu, pids in held.items():
             code = lists[gpu].get("e")
             if isinstance(code, int) and (why := meaning(code)) is not Missing.UNSUPPORTED:
                 rejected[f"processes:{why}"] += 1
             running = {pid: size for pid, size in pids.items() if pid in owners}
-            found = _jobs(gpu, running, owners, time_ns)
+            found = _jobs(gpu, running, owners, names, time_ns)
             sure = code is None and not any(isinstance(owners[pid], Unknown) for pid in running)
             kept = self._jobs.get(gpu, {})
             if sure:
@@ -59,6 +63,12 @@ class Jobs:
             for job in jobs.values()
         )
         return (NodeJobs(node=self._node, seen_ns=time_ns, jobs=tuple(told)),)
+
+    def _names(self, owners: Mapping[int, Answer]) -> Names:
+        """Of the pods that are seen, or were and are kept."""
+        here = {owner for owner in owners.values() if isinstance(owner, Owner)}
+        kept = {owner for jobs in self._jobs.values() for owner in jobs}
+        return self._pods.names(owner.job_id for owner in here | kept if owner.source == "kubernetes")
 
     def forget(self, gpu_uuid: str) -> None:
         """This GPU has left the node, and so have its jobs."""
@@ -76,20 +86,26 @@ def _held(processes: Processes) -> dict[int, int | None]:
 
 
 def _jobs(
-    gpu: str, pids: Mapping[int, int | None], owners: Mapping[int, Answer], time_ns: int
-) -> dict[tuple[str, str], Job]:
-    found: dict[tuple[str, str], Job] = {}
+    gpu: str, pids: Mapping[int, int | None], owners: Mapping[int, Answer], names: Names, time_ns: int
+) -> dict[Owner, Job]:
+    found: dict[Owner, Job] = {}
     for pid, size in sorted(pids.items()):
         owner = owners[pid]
         if not isinstance(owner, Owner):
             continue
-        key = (owner.source, owner.job_id)
-        job = found.get(key)
-        if job is None:
-            found[key] = Job(
-                gpu_uuid=gpu, job_id=owner.job_id, source=owner.source, processes=1, memory_bytes=size, seen_ns=time_ns
-            )
+        job = found.get(owner)
+        if job is not None:
+            total = None if size is None or job.memory_bytes is None else job.memory_bytes + size
+            found[owner] = replace(job, processes=(job.processes or 0) + 1, memory_bytes=total)
             continue
-        total = None if size is None or job.memory_bytes is None else job.memory_bytes + size
-        found[key] = replace(job, processes=(job.processes or 0) + 1, memory_bytes=total)
+        namespace, pod = names.get(owner.job_id) or (None, None)
+        found[owner] = Job(
+            gpu_uuid=gpu,
+            job_id=owner.job_id if pod is None else f"{namespace}/{pod}",
+            source=owner.source,
+            namespace=namespace,
+            processes=1,
+            memory_bytes=size,
+            seen_ns=time_ns,
+        )
     return found

@@ -43,6 +43,7 @@ class Node:
     def __init__(self, nvml: NvmlStub, folder: Path) -> None:
         self.nvml = nvml.set(compute="", mps="", graphics="")
         self.proc = FakeProc(folder / "proc")
+        self.pod_logs = folder / "pods"
         self.ahead_ns = 0
         self.events: list[Event] = []
         self.rejected: Counter[str] = Counter()
@@ -61,6 +62,7 @@ class Node:
             clock_ns=lambda: time.time_ns() + self.ahead_ns,
             jobs_every_s=every_s,
             proc=self.proc.root,
+            pod_logs=self.pod_logs,
         )
 
     def job(self, number: int, pid: int, *places: int, size: int = GIB) -> None:
@@ -138,6 +140,32 @@ def two_jobs_share_a_node(node: Node) -> None:
     assert {(job.job_id, job.processes, job.memory_bytes) for job in news.jobs} == {("7", 1, GIB), (UID, 1, 2 * GIB)}
     assert {job.started_ns for job in news.jobs} == {news.seen_ns}
     assert (dict(node.rejected), node.events) == ({}, [])
+
+
+@mode
+def a_pod_has_a_name(node: Node) -> None:
+    folder = node.pod_logs / f"ml_train-0_{UID}"
+    folder.mkdir(parents=True)
+    (node.pod_logs / "lost+found").mkdir()
+    node.proc.start(80, pod(UID))
+    node.nvml.set(3, compute=f"80:{GIB}").set(4, compute="")
+    assert node.shown() == {3: ["ml/train-0"]}
+    assert node.last is not None
+    assert [(job.namespace, job.name) for job in node.last.jobs] == [("ml", None)]
+    folder.rmdir()  # the kubelet has taken its logs away, and it still runs
+    node.later()
+    assert node.shown() == {3: ["ml/train-0"]}
+    assert len(node.told) == 1
+
+
+@mode
+def a_pod_gets_a_name_later(node: Node) -> None:
+    node.proc.start(80, pod(UID))
+    node.nvml.set(3, compute=f"80:{GIB}")
+    assert node.shown() == {3: [UID]}
+    (node.pod_logs / f"ml_train-0_{UID}").mkdir(parents=True)
+    assert node.shown() == {3: [UID]}
+    assert len(node.told) == 1
 
 
 @mode
