@@ -50,7 +50,7 @@ def read_graph(document: Mapping[str, Any]) -> tuple[Places, list[str]]:
         for key, level in LABELS.items():
             if labels.get(key) and not (layers and level in LEVELS):
                 place.setdefault(level, labels[key])
-        for position, value in enumerate(layers or _tiers(labels)):
+        for position, value in enumerate(layers or tiers(labels)):
             if value:
                 place.setdefault(LEVELS[position] if position < len(LEVELS) else f"tier_{position + 1}", value)
         for level, value in place.items():
@@ -73,7 +73,7 @@ def _fields(instance: object, where: str) -> tuple[str, list[str], dict[str, str
     return node, [layer or "" for layer in layers], dict(labels)
 
 
-def _tiers(labels: Mapping[str, str]) -> list[str]:
+def tiers(labels: Mapping[str, str]) -> list[str]:
     """The network layers out of labels `fabric.topograph.run/tier-N`, 0 the leaf."""
     found = {int(match[1]): value for key, value in labels.items() if (match := _TIER.fullmatch(key))}
     return [found.get(position, "") for position in range(max(found, default=-1) + 1)]

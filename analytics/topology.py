@@ -5,14 +5,15 @@ docs/topology.md, a file under tests/data/topology.
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
+from types import MappingProxyType
 
 import polars as pl
 import yaml
 
-from analytics import slurm_topology, topograph, yaml_text
+from analytics import kubernetes_topology, slurm_topology, topograph, yaml_text
 from analytics.frames import frame, schema
 from analytics.hostlist import expand, fold
 from analytics.places import RESERVED, Places
@@ -26,14 +27,15 @@ NVLINK_DOMAIN = "nvlink_domain"
 """Level of the GPUs' NVLink domain, nearest of all."""
 
 ORDER: tuple[str, ...] = (
-    *("nvlink_sub_domain", NVLINK_DOMAIN, "rack", "leaf", "block", "spine", "core", "room", "datacenter", "site"),
+    *("nvlink_sub_domain", NVLINK_DOMAIN, "rack", "subblock", "leaf", "block", "spine", "core", "room", "datacenter"),
+    *("zone", "region", "site"),
 )
 """Well-known levels, nearest first: decides only where two sources say nothing about each other's order."""
 
 _NO_UUID = "00000000-0000-0000-0000-000000000000"
 _FORMATS = (
     "our own YAML (nodes:, levels:), Slurm topology.conf or topology.yaml, `scontrol show topology`, "
-    "Topograph's graph JSON"
+    "Topograph's graph JSON, `kubectl get nodes -o json`"
 )
 
 
@@ -45,8 +47,11 @@ def read_topology(path: Path) -> pl.DataFrame:
     return inspect_topology(path)[0]
 
 
-def inspect_topology(path: Path) -> tuple[pl.DataFrame, list[str]]:
-    """The same with notes for the user: what the file holds that has no place in a topology."""
+def inspect_topology(path: Path, *, labels: Mapping[str, str] = MappingProxyType({})) -> tuple[pl.DataFrame, list[str]]:
+    """The same with notes for the user: what the file holds that has no place in a topology.
+
+    `labels`: level to label, of Kubernetes nodes, besides those that are known.
+    """
     try:
         if path.stat().st_size > MAX_BYTES:
             raise BadInput("too_large", f"{path} is larger than {MAX_BYTES >> 20} MiB: no topology")
@@ -58,7 +63,7 @@ def inspect_topology(path: Path) -> tuple[pl.DataFrame, list[str]]:
     except UnicodeDecodeError as error:
         raise BadInput("not_text", f"{path}: byte {error.start} is not UTF-8; a topology is a text file") from None
     try:
-        places, notes = _parse(text)
+        places, notes = _parse(text, labels)
     except BadInput as error:
         raise BadInput(error.rule, f"{path}: {error.detail}") from None
     if not places:
@@ -66,7 +71,7 @@ def inspect_topology(path: Path) -> tuple[pl.DataFrame, list[str]]:
     return places.frame(), notes
 
 
-def _parse(text: str) -> tuple[Places, list[str]]:
+def _parse(text: str, labels: Mapping[str, str]) -> tuple[Places, list[str]]:
     lines = (line.strip() for line in text.splitlines())
     first = next((line for line in lines if line and not line.startswith("#")), "")
     if slurm_topology.looks_like_conf(first):
@@ -78,6 +83,8 @@ def _parse(text: str) -> tuple[Places, list[str]]:
             document = None  # YAML may begin with a brace, too, and its parser names the line
         if isinstance(document, dict) and "instances" in document:
             return topograph.read_graph(document)
+        if isinstance(document, dict) and kubernetes_topology.looks_like(document):
+            return kubernetes_topology.read_nodes(document, labels)
     root = yaml_text.parse(text)
     if isinstance(root, yaml.SequenceNode):
         return slurm_topology.read_yaml(root)

@@ -12,6 +12,7 @@ import polars as pl
 
 from analytics.floor import Floor, floor_of
 from analytics.frames import frame, schema
+from analytics.node_names import under_names_of
 from analytics.store import Store
 from analytics.topology import combine, from_inventory
 from telemetry.errors import BadInput, StoreError
@@ -159,8 +160,8 @@ class Fleets:
     def _combined(self, nodes: pl.DataFrame, gpus: pl.DataFrame) -> pl.DataFrame:
         """What the operator says comes first, then what is stored, then what the nodes say of themselves."""
         try:
-            parts = [self._store.table("topology"), from_inventory(nodes, gpus)]
-            return combine(*([] if self._topology is None else [self._topology]), *parts)
+            told = [*([] if self._topology is None else [self._topology]), self._store.table("topology")]
+            return combine(*(under_names_of(one, nodes["node"]) for one in told), from_inventory(nodes, gpus))
         except BadInput as error:
             raise StoreError(f"the topology in the store cannot be used: {error}") from error
 

@@ -193,6 +193,7 @@ class Agent:
         self._metrics.queue_bytes.set(self._outbox.bytes)
         self._metrics.dropped.set(self._outbox.dropped)
         self._metrics.dropped_samples.set(self._outbox.dropped_samples)
+        self._metrics.spool_messages.set(self._outbox.spooled)
         self._metrics.spool_works.set(1 if self._outbox.spool_works else 0)
         self._metrics.log_available.set(1 if self._outbox.available else 0)
 

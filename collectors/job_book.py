@@ -29,7 +29,7 @@ class JobBook:
             known = before.get(key)
             started = job.started_ns if known is None else known.started_ns
             running[key] = replace(job, started_ns=seen.seen_ns if started is None else started)
-        ended = [replace(job, ended=True) for key, job in before.items() if key not in running]
+        ended = [replace(job, ended=True, seen_ns=None) for key, job in before.items() if key not in running]
         changed = bool(ended) or {k: _said(j) for k, j in running.items()} != {k: _said(j) for k, j in before.items()}
         self._running[seen.node] = running
         if not changed and (not running or now < self._repeat_at.get(seen.node, 0.0)):
@@ -40,4 +40,4 @@ class JobBook:
 
 def _said(job: Job) -> Job:
     """A job without what changes all the time."""
-    return replace(job, processes=None, memory_bytes=None)
+    return replace(job, processes=None, memory_bytes=None, seen_ns=None)

@@ -77,7 +77,12 @@ class Outbox:
     def messages(self) -> int:
         """How many messages wait; with a spool also those that the log has not confirmed yet."""
         head = self._head is not None and not self._head.id
-        return len(self._queues[False]) + len(self._queues[True]) + head + (self._spool.messages if self._spool else 0)
+        return len(self._queues[False]) + len(self._queues[True]) + head + self.spooled
+
+    @property
+    def spooled(self) -> int:
+        """How many of them are on disk."""
+        return self._spool.messages if self._spool else 0
 
     @property
     def bytes(self) -> int:

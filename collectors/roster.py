@@ -29,12 +29,16 @@ _COUNTERS = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What a listing says: the GPUs that answered by gpu_uuid, inventory if it is new, events, unusable entries."""
+    """What a listing says: the GPUs that answered by gpu_uuid, inventory if it is new, events, unusable entries.
+
+    `replaced`: gpu_uuid of those in whose slots others are now.
+    """
 
     answered: Mapping[str, ListedGpu]
     inventory: NodeInventory | None
     events: Sequence[Event]
     rejected: Mapping[str, int]
+    replaced: Sequence[str] = ()
 
 
 def is_placeholder(text: str) -> bool:
@@ -98,6 +102,7 @@ class Roster:
             if (bus in listing.waiting or not listing.complete)
             and name in self._shown.keys() - gpus.keys() - self._absent.keys()
         }
+        before = set(self._known)
         events = [
             *self._swaps(gpus, time_ns),
             *self._losses(gpus, listing, time_ns),
@@ -107,7 +112,13 @@ class Roster:
         ]
         here = waiting | answered
         inventory = self._inventory({name: here[name] for name in self._known if name in here}, time_ns)
-        return Changes(answered=answered, inventory=inventory, events=events, rejected=rejected)
+        return Changes(
+            answered=answered,
+            inventory=inventory,
+            events=events,
+            rejected=rejected,
+            replaced=sorted(before - self._known.keys()),
+        )
 
     def _event(self, time_ns: int, gpu_uuid: str, kind: str, detail: str) -> Event:
         log.warning("%s: %s %s: %s", self._node, kind, gpu_uuid, detail)

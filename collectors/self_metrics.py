@@ -38,6 +38,9 @@ class AgentMetrics:
         self.queue_bytes = gauge("queue_bytes", "Bytes waiting for the log, in memory and in the spool.")
         self.dropped = gauge("queue_dropped_messages", "Messages dropped because the queue was full, since the start.")
         self.dropped_samples = gauge("queue_dropped_samples", "Samples in the messages dropped, since the start.")
+        self.spool_messages = gauge(
+            "spool_messages", "Messages on disk, those included that the log has not confirmed."
+        )
         self.spool_works = gauge("spool_works", "0 while the spool's disk is in trouble and messages wait in memory.")
         self.log_available = gauge("log_available", "1 if the log took the last message.")
         self.held = counter("events_held", "Events that were too many: told as a number, by kind.", "kind")

@@ -58,3 +58,27 @@ def wait_for_kafka(
         return transport
     transport.close()
     return None
+
+
+class Connection:
+    """A Kafka that may not be there yet, for the threads of one process. One of them waits for it."""
+
+    def __init__(self, settings: roles.Settings) -> None:
+        self._settings = settings
+        self._found: Transport | None = None
+
+    def wait(self, stop: threading.Event) -> "Transport | None":
+        """As `wait_for_kafka`."""
+        self._found = wait_for_kafka(self._settings, stop)
+        return self._found
+
+    def transport(self) -> "Transport":
+        """The transport; raises TransportError while it has not been found."""
+        if self._found is None:
+            raise TransportError("Kafka is not there yet")
+        return self._found
+
+    def close(self) -> None:
+        """Let go of what was found."""
+        if self._found is not None:
+            self._found.close()

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("isotach")
 Settings = Mapping[str, Any]
 DCGM_TARGETS = ("dcgm_targets", "dcgm_dns", "dcgm_kubernetes")  #: settings that say where dcgm-exporters are
-KAFKA_CONNECT_S = 5.0  #: how long the agent's loop stands still for one try to reach a Kafka that is away
+KAFKA_CONNECT_S = 2.0  #: how long the agent's loop stands still for one try to reach a Kafka that is away
 HTTP_PATIENCE_S = 2.0  #: the agent keeps what it cannot send, and tries again itself
 LAST_FLUSH_S = 1.0  #: the agent has flushed before, with more patience
 SMI_MIN_INTERVAL_S = 5.0  #: nvidia-smi takes the driver's locks: never more often than this
@@ -249,7 +249,7 @@ def nvml_loads() -> bool:
 
 def nvml(settings: Settings) -> "tuple[Collector, float]":
     """The NVML collector."""
-    from collectors.nvml.collector import Nvml
+    from collectors.nvml.collector import JOBS_EVERY_S, Nvml
 
     interval_s = settings["interval_s"]
     collector = Nvml(
@@ -257,6 +257,9 @@ def nvml(settings: Settings) -> "tuple[Collector, float]":
         interval_s=interval_s,
         expected_gpus=settings["expected_gpus"] or None,
         place=place(settings),
+        jobs_every_s=JOBS_EVERY_S if settings["jobs"] else None,
+        proc=settings["proc"],
+        pod_logs=settings["pod_logs"],
     )
     return collector, interval_s
 

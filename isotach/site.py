@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from analytics.archive import archive
 from analytics.fleet_variance import refresh_variance
+from analytics.node_names import under_names_of
 from analytics.store import Store
 from api.app import create_app
 from isotach.settings import read_token
@@ -41,6 +42,7 @@ def application(
     """The API over this store; `places`: rows of TOPOLOGY from a file."""
     if places is not None:
         store.replace_topology(places)  # roll-ups and archive read it there
+        name_places(store)
     return create_app(
         store,
         ingest=ingest,
@@ -52,11 +54,20 @@ def application(
     )
 
 
+def name_places(store: Store) -> None:
+    """Put the stored topology under the names by which nodes report, where the file has them with another domain."""
+    topology = store.table("topology")
+    named = under_names_of(topology, store.table("nodes")["node"])
+    if named is not topology:
+        store.replace_topology(named)
+
+
 def housekeeping(settings: Mapping[str, Any], store: Store) -> Callable[[threading.Event], None]:
-    """Retention: what is past its days leaves the store; windows go to the archive first, if there is one."""
+    """Places under the names of nodes that have come; what is past its days leaves the store, windows archived."""
 
     def run(stop: threading.Event) -> None:
         while not stop.wait(HOUSEKEEPING_EVERY_S):
+            name_places(store)
             now_ns = time.time_ns()
             windows_ns = now_ns - int(settings["keep_windows_days"] * DAY_NS)
             history_ns = now_ns - int(settings["keep_history_days"] * DAY_NS)

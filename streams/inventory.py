@@ -9,6 +9,7 @@ from typing import Any
 import polars as pl
 
 from analytics.frames import frame
+from analytics.node_names import under_names_of
 from analytics.topology import combine, from_inventory
 from streams import Message
 from streams.deadletter import Rejected
@@ -64,7 +65,10 @@ class Inventory:
         if self._topology is None:
             gpus, nodes = self.frames()
             told = from_inventory(nodes, gpus)
-            self._topology = told if self._places is None else combine(self._places, told)
+            if self._places is None:
+                self._topology = told
+            else:
+                self._topology = combine(under_names_of(self._places, nodes["node"]), told)
         return self._topology
 
 

@@ -62,7 +62,7 @@ class RunningJobs:
             key = (row["gpu_uuid"], row["source"], row["job_id"], row["started_ns"])
             told.add(key)
             ended = bool(row["ended"])
-            until = seen_ns if ended else seen_ns + round(KNOWN_FOR_S * _SECOND)
+            until = row["seen_ns"] if ended else row["seen_ns"] + round(KNOWN_FOR_S * _SECOND)
             jobs[key] = _Job(row, row["started_ns"], until, ended, message.offset, message.partition)
         for key, job in jobs.items():
             if key not in told and not job.ended:  # a job that is no longer among them has ended

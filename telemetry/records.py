@@ -97,7 +97,8 @@ class Measurement:
 class Job:
     """One job on one GPU; the columns of the table `jobs` without node and time.
 
-    `started_ns` None: nobody knows; the agent puts there when it first saw it.
+    `started_ns` None: nobody knows; the agent puts there when it first saw it. `seen_ns`: when it was last seen, if
+    that was before the snapshot that it is in, whose source cannot say whether it still runs; else None.
     """
 
     gpu_uuid: str
@@ -110,6 +111,7 @@ class Job:
     ended: bool = False
     processes: int | None = None
     memory_bytes: int | None = None
+    seen_ns: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

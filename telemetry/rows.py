@@ -144,8 +144,11 @@ def check_jobs(message: object) -> tuple[str, list[dict[str, Any]]]:
     node = _check_value(JOBS, _NODE, message.get("node"))
     rows = []
     for job in jobs:
-        ended = job.get("ended")
-        row = check_row(JOBS, {**job, "node": node, "seen_ns": message.get("seen_ns"), "ended": bool(ended is True)})
+        ended, seen_ns = job.get("ended"), message.get("seen_ns")
+        last_ns = seen_ns if job.get("seen_ns") is None else job["seen_ns"]
+        row = check_row(JOBS, {**job, "node": node, "seen_ns": last_ns, "ended": bool(ended is True)})
+        if last_ns is not seen_ns and row["seen_ns"] > _check_value(JOBS, _SEEN, seen_ns):
+            raise BadInput("out_of_range", f"jobs.seen_ns of {row['job_id']} is after the message's own")
         if ended not in (None, True, False):
             raise BadInput("wrong_type", f"jobs.ended must be true or false, got {ended!r:.80}")
         if row["workload_class"] is not None and row["workload_class"] not in CLASSES:
@@ -159,6 +162,7 @@ def check_jobs(message: object) -> tuple[str, list[dict[str, Any]]]:
 
 
 _NODE = next(column for column in JOBS.columns if column.name == "node")
+_SEEN = next(column for column in JOBS.columns if column.name == "seen_ns")
 
 
 def to_json(record: NodeInventory | Event | Measurement | NodeJobs) -> bytes:

@@ -218,7 +218,7 @@ TOPOLOGY = Table(
         _c("position", "uint16", "", "Order of the level, 0 nearest.", null=False),
         _c("level", "string", "", "nvlink_domain, rack, leaf, block, spine, site or a name of the source's own.", null=False),
         _c("value", "string", "", "Which one: opaque.", null=False),
-        _c("source", "string", "", "Where it was read: file, slurm, topograph, inventory, fabric.", null=False),
+        _c("source", "string", "", "Where it was read: file, slurm, topograph, kubernetes, inventory, fabric.", null=False),
     ),
 )
 
@@ -264,7 +264,7 @@ JOBS = Table(
     columns=(
         _c("gpu_uuid", "string", "", "UUID of the physical GPU.", null=False),
         _c("node", "string", "", "Node it sits in.", null=False),
-        _c("job_id", "string", "", "The scheduler's name of the job: a Slurm job id, `namespace/pod` of Kubernetes.", null=False),
+        _c("job_id", "string", "", "The scheduler's name of the job: a Slurm job id; of Kubernetes `namespace/pod`, or a pod's UID.", null=False),
         _c("source", "string", "", "Whose name that is: slurm, kubernetes or other.", null=False),
         _c("name", "string", "", "Name for people: of the container, the job."),
         _c("namespace", "string", "", "Kubernetes namespace."),

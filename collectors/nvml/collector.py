@@ -16,14 +16,17 @@ from collectors.cells import Missing
 from collectors.clock import STEP_S
 from collectors.listing import ListedGpu, Listing
 from collectors.nvml.crew import NO_PERMISSION, Crew
+from collectors.nvml.jobs import Jobs
 from collectors.nvml.kernel_log import KERNEL_LOG, KernelLog
 from collectors.nvml.patience import Patience
 from collectors.nvml.seat import Hang, Look, Seat, Trouble
 from collectors.nvml.values import check
 from collectors.nvml.xids import XidLedger
+from collectors.pods import POD_LOGS, Pods
+from collectors.proc import PROC, Proc
 from collectors.roster import Changes, Roster
 from telemetry.metrics import METRICS, SAMPLED, Kind
-from telemetry.records import Event, SampleBatch
+from telemetry.records import Event, NodeJobs, SampleBatch
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +37,7 @@ PCI_DEVICES = Path("/sys/bus/pci/devices")
 """Where Linux says to which NUMA node a PCI device belongs: NVML's own call speaks of the GPU's memory."""
 _STATICS = frozenset(metric.name for metric in METRICS.values() if metric.kind is Kind.STATIC)
 _TEXTS = frozenset(metric.name for metric in METRICS.values() if metric.type == "string")
+JOBS_EVERY_S = 10.0  #: between two looks at who holds the GPUs: a job lasts longer
 RESET = {"recovery_action": 1}
 """What "reset required" says, in the words of the driver's recovery actions."""
 
@@ -46,7 +50,9 @@ class Nvml:
     Fills what each model and driver supports, activity by GPM included. A GPU that hangs or is slow costs itself only:
     it is read by a process of its own, the others at their full rate. Raises SourceUnavailable when NVML as a whole
     cannot be used (library, driver, permission, access lost), SourceHangs when no GPU answers any more.
-    `environment` is added to that of the children.
+    `environment` is added to that of the children. Every `jobs_every_s` seconds the processes on the GPUs say which
+    jobs run there, by the control groups under `proc` and the folders of `pod_logs`; None: never, and nothing of it is
+    asked.
     """
 
     def __init__(
@@ -61,9 +67,13 @@ class Nvml:
         kernel_log: Path = KERNEL_LOG,
         pci_devices: Path = PCI_DEVICES,
         environment: Mapping[str, str] = MappingProxyType({}),
+        jobs_every_s: float | None = JOBS_EVERY_S,
+        proc: Path = PROC,
+        pod_logs: Path = POD_LOGS,
     ) -> None:
         self._node = node
-        self._crew = Crew(patience or Patience.of(interval_s), environment=environment)
+        self._crew = Crew(patience or Patience.of(interval_s), environment=environment, who_every_s=jobs_every_s)
+        self._jobs = Jobs(node, Proc(proc), Pods(pod_logs))
         self._clock_ns = clock_ns
         self._expected = expected_gpus
         self._place = tuple(place)
@@ -118,11 +128,13 @@ class Nvml:
             *self._xid_events(look, time_ns, rejected),
             *(self._event(time_ns, "", "collector_failed", note) for note in look.notes),
         ]
+        jobs = self._running(look, changes, time_ns, rejected)
         self._report(rejected)
         return Reading(
             samples=self._batch(changes, rows),
             inventory=() if changes.inventory is None else (changes.inventory,),
             events=events,
+            jobs=jobs,
             rejected=dict(rejected),
         )
 
@@ -268,6 +280,20 @@ class Nvml:
             if number in self._crew.seats
         ]
         return [*self._xids.tell("kernel", kernel), *self._xids.tell("nvml", nvml)]
+
+    def _running(self, look: Look, changes: Changes, time_ns: int, rejected: Counter[str]) -> tuple[NodeJobs, ...]:
+        """Jobs, of those GPUs whose processes were read with these readings."""
+        for gone in changes.replaced:
+            self._jobs.forget(gone)
+        here = {gpu.bus_id: name for name, gpu in changes.answered.items()}
+        lists = {
+            here[bus]: reading["p"]
+            for number, readings in look.readings.items()
+            if (bus := self._crew.seats[number].bus) in here
+            for reading in readings
+            if "p" in reading
+        }
+        return self._jobs.update(lists, time_ns=time_ns, rejected=rejected)
 
     def _report(self, rejected: Mapping[str, int]) -> None:
         for reason in rejected:

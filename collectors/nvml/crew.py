@@ -21,7 +21,7 @@ from telemetry.errors import SourceHangs, SourceUnavailable
 
 log = logging.getLogger(__name__)
 
-NOT_SUPPORTED, NO_PERMISSION, RESET_REQUIRED, MISMATCH = 3, 4, 16, 18
+NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, RESET_REQUIRED, MISMATCH = 3, 4, 6, 16, 18
 
 MOST_STUCK = 2  #: killed processes that do not die, with which a new start is still tried
 APART_S = 0.05  #: for a GPU that is read apart and answers, after the others have: whoever makes it is in time
@@ -37,9 +37,11 @@ class Crew:
         *,
         environment: Mapping[str, str] = MappingProxyType({}),
         monotonic: Callable[[], float] = time.monotonic,
+        who_every_s: float | None = None,
     ) -> None:
         self.patience = patience  #: may be changed while it runs
         self.starts = 0  #: of children, all together
+        self._who_every_s = who_every_s
         self._environment = environment
         self._monotonic = monotonic
         self._main: Reader | None = None
@@ -70,7 +72,7 @@ class Crew:
         self._skip.clear()
         self._bury()
         if self._grown:
-            log.info("NVML counts more GPUs than before: looking for them")
+            log.info("NVML has other GPUs than before: looking for them")
             self._end_all()
         end = self._monotonic() + self.patience.tick_s
         if self._main is None:
@@ -107,7 +109,7 @@ class Crew:
             raise SourceUnavailable("the collector was closed")
         self.starts += 1
         targets = {seat.number: seat.where for seat in seats}
-        return Reader(targets, monotonic=self._monotonic, environment=self._environment)
+        return Reader(targets, monotonic=self._monotonic, environment=self._environment, who_every_s=self._who_every_s)
 
     def _readers(self) -> list[Reader]:
         found = [self._main, self._next, *(seat.apart for seat in self.seats.values())]
@@ -209,7 +211,9 @@ class Crew:
     def _hear(self, look: Look, reader: Reader, message: dict[str, Any]) -> None:
         if "xids" in message:
             look.xids += [(number, code) for number, code in message["xids"] if self._owns(reader, number)]
-            self._grown = self._grown or (reader is self._main and (message.get("count") or 0) > self.count)
+            if reader is self._main and (count := message.get("count")) is not None:
+                self._grown = self._grown or count > self.count
+                self.count = min(self.count, count)  # one may come back while another is away
             return
         number = message.get("opened", message.get("gpu"))
         seat = self.seats.get(number) if isinstance(number, int) else None
@@ -228,6 +232,11 @@ class Crew:
         code = message.get("error")
         if code is None:
             bus = normal_bus_id(message.get("bus"))
+            taken = {other.bus for other in self.seats.values() if other is not seat} - {None}
+            if reader is seat.apart and bus in taken:
+                self._grown = True  # it was never seen, and its index is another GPU's by now
+                self._leave(seat, reader, Trouble.LOST, NOT_FOUND)
+                return
             if bus is not None:
                 seat.bus, seat.where = bus, str(message["bus"])
                 seat.uuid = message.get("uuid") or seat.uuid
@@ -366,11 +375,15 @@ class Crew:
         self.driver = str(successor.about.get("driver") or "") or self.driver
 
     def _refusal(self) -> int | None:
-        """The code with which most GPUs fail at once and none works: it speaks of the node rather than of the GPUs."""
+        """The code with which most GPUs fail at once and none works: it speaks of the node rather than of the GPUs.
+
+        Those that are lost have nothing to say in this.
+        """
         if any(seat.trouble in (None, Trouble.RESET) for seat in self.seats.values()):
             return None
         codes = [seat.code for seat in self.seats.values() if seat.trouble is Trouble.FAILED]
-        most = 2 * len(codes) > len(self.seats)
+        there = [seat for seat in self.seats.values() if seat.trouble is not Trouble.LOST]
+        most = 2 * len(codes) > len(there)
         return min(codes) if most and REFUSALS.keys() >= set(codes) else None
 
 

@@ -25,11 +25,17 @@ NS = 1e-9
 class Reader:
     """A child process that opens the targets (by index or bus id), reads them once, and again whenever asked.
 
-    Raises SourceUnavailable when no process can be started, or pynvml is not installed.
+    Every `who_every_s` seconds it is asked for the processes on the GPUs, too; None: never. Raises SourceUnavailable
+    when no process can be started, or pynvml is not installed.
     """
 
     def __init__(
-        self, targets: Mapping[int, int | str], *, monotonic: Callable[[], float], environment: Mapping[str, str]
+        self,
+        targets: Mapping[int, int | str],
+        *,
+        monotonic: Callable[[], float],
+        environment: Mapping[str, str],
+        who_every_s: float | None,
     ) -> None:
         self.targets: dict[int, int | str] = {}
         self.about: Mapping[str, Any] = {}
@@ -37,6 +43,8 @@ class Reader:
         self.ended = False
         self._monotonic = monotonic
         self._heard = monotonic()
+        self._who_every_s = who_every_s
+        self._who_at = self._heard
         self._inbox = wire.Inbox()
         page = os.memfd_create("isotach-nvml")
         try:
@@ -79,14 +87,14 @@ class Reader:
         self.targets |= targets
         self.busy = True
         self._send({"open": dict(targets)})
-        self._send({"read": True})
+        self._ask()
 
     def read(self) -> None:
         """Ask for a reading of all targets, unless one is under way."""
         if not self.busy and not self.ended:
             self.busy = True
             self._heard = self._monotonic()
-            self._send({"read": True})
+            self._ask()
 
     def keep(self, number: int) -> None:
         """Read only this target from now on."""
@@ -149,6 +157,14 @@ class Reader:
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(seconds)
         return self.dead
+
+    def _ask(self) -> None:
+        now = self._monotonic()
+        if self._who_every_s is None or now < self._who_at:
+            self._send({"read": True})
+        else:
+            self._who_at = now + self._who_every_s
+            self._send({"read": True, "who": True})
 
     def _send(self, message: Mapping[str, Any]) -> None:
         # Requests are a few bytes and seldom: a pipe that is full, or broken, belongs to a child that is lost anyway.

@@ -50,7 +50,7 @@ def _serve(library: Library, answers: int, driver: str) -> None:
                 for number in set(gpus) - set(request["only"]):
                     del gpus[number]
             elif "read" in request:
-                _read(library, answers, gpus, xids)
+                _read(library, answers, gpus, xids, who="who" in request)
             library.rest()
 
 
@@ -70,12 +70,12 @@ def _open(
         wire.write(answers, wire.pack({"opened": number, **gpu.identity, "s": gpu.statics}))
 
 
-def _read(library: Library, answers: int, gpus: dict[int, Gpu], xids: Xids) -> None:
+def _read(library: Library, answers: int, gpus: dict[int, Gpu], xids: Xids, *, who: bool) -> None:
     library.begin(wire.READING, -1)
     wire.write(answers, wire.pack({"xids": xids.take(), "count": library.count()}))  # first: a GPU may hang below
     for number, gpu in tuple(gpus.items()):
         library.begin(wire.READING, number)
-        wire.write(answers, wire.pack({"gpu": number, **gpu.read()}))
+        wire.write(answers, wire.pack({"gpu": number, **gpu.read(who=who)}))
     wire.write(answers, wire.pack({"done": True}))
 
 

@@ -1,6 +1,6 @@
 """One GPU as the child reads it: identity and limits when it is opened, then values again and again.
 
-To read something else: `calls.py`, `fields.py`, `gpm.py`, `buffers.py`, `statics.py`.
+To read something else: `calls.py`, `fields.py`, `gpm.py`, `buffers.py`, `statics.py`, `processes.py`.
 """
 
 import time
@@ -11,6 +11,7 @@ from collectors.nvml_child.calls import CALLS, INSTEAD, Call
 from collectors.nvml_child.fields import Fields
 from collectors.nvml_child.gpm import Gpm
 from collectors.nvml_child.library import GONE, RESET_REQUIRED, UNSUPPORTED, Failed, Library
+from collectors.nvml_child.processes import processes
 from collectors.nvml_child.statics import changing, identity, statics
 
 RENEW_EVERY = 300  #: readings after which everything that was not supported is asked for again
@@ -37,8 +38,10 @@ class Gpu:
         self._calls: list[Call] = []
         self._readings = 0
 
-    def read(self) -> dict[str, Any]:
+    def read(self, *, who: bool) -> dict[str, Any]:
         """Values in the catalogue's units, codes of those that failed, and now and then what changes slowly.
+
+        `who`: and the processes that hold it.
 
         A GPU that is gone gives `lost` with NVML's code, one that has to be reset `reset`, and no values.
         """
@@ -60,6 +63,8 @@ class Gpu:
                 self._stand_in(values, missing)
             if self._readings % CHANGING_EVERY == 0:
                 found["c"] = changing(self._library, self.handle, values)
+            if who:
+                found["p"] = processes(self._library, self.handle)
         except Failed as failed:
             # of these two, what was read before them is worth nothing either
             return {"t": found["t"], "reset" if failed.code == RESET_REQUIRED else "lost": failed.code}

@@ -46,15 +46,15 @@ def gpus(settings: Mapping[str, Any]) -> Iterator[Finding]:
         yield from exporters(settings)
     elif roles.nvml_loads():
         yield from _driver()
-        yield from _nvml()
+        yield from _nvml(settings)
     else:
         yield from _nvidia_smi()
 
 
-def _nvml() -> Iterator[Finding]:
+def _nvml(settings: Mapping[str, Any]) -> Iterator[Finding]:
     from collectors.nvml.collector import Nvml
 
-    collector = Nvml(node=roles.node_name({"node": ""}))
+    collector = Nvml(node=roles.node_name({"node": ""}), proc=settings["proc"])
     try:
         readings = []
         for _ in range(NVML_READINGS):
@@ -79,7 +79,12 @@ def _nvml() -> Iterator[Finding]:
             remedy="docs/collectors.md says what becomes of such a GPU; nvidia-smi and the kernel's log may tell more",
         )
     denied = sorted(
-        {name.partition(":")[0] for r in readings for name in r.rejected if name.endswith(":no_permission")}
+        {
+            metric
+            for r in readings
+            for metric, _, why in (name.partition(":") for name in r.rejected)
+            if why == "no_permission" and metric != "processes"
+        }
     )
     if denied:
         yield Finding(
@@ -88,6 +93,15 @@ def _nvml() -> Iterator[Finding]:
             seen=f"refused to uid {os.getuid()}: {', '.join(denied)}",
             lost="these values; everything else goes on",
             remedy="run the agent with CAP_SYS_ADMIN, in a container with access to all GPUs, or do without",
+        )
+    unseen = sorted({name.partition(":")[2] for r in readings for name in r.rejected if name.startswith("processes:")})
+    if unseen:
+        yield Finding(
+            check="nvml jobs",
+            state="note",
+            seen=f"processes on GPUs that nobody can be found for: {', '.join(unseen).replace('_', ' ')}",
+            lost="which job runs on these GPUs, unless the scheduler or dcgm-exporter tells",
+            remedy="in a container share the host's process numbers (hostPID: true); mount /proc without hidepid",
         )
     filled = {name for b in batches for name, values in b.columns.items() if any(v is not None for v in values)}
     absent = [metric.name for metric in SAMPLED if metric.name not in filled]

@@ -26,6 +26,7 @@ EXPECTED = {
     "topology.yaml": ("gpu05", "block=nvl2 block_8=nvl[1-2] leaf=leaf2 spine=spine", 8),
     "scontrol_block.txt": ("gpu09", "block=nvl3", 12),
     "scontrol_tree.txt": ("gpu08", "leaf=leaf2 spine=spine", 8),
+    "kubectl_nodes.json": ("gce-1", "subblock=s1 block=b1 zone=z-a region=z", 7),
     "topograph.json": ("I22", "nvlink_sub_domain=nvl-1.2 nvlink_domain=nvl-1 leaf=leaf-a core=core", 4),
 }
 
@@ -129,6 +130,13 @@ def test_a_second_tree_does_not_mix_with_the_first(tmp_path: Path) -> None:
         ('{"instances": [{"id": "a"}, {"id": "a"}]}', "bad_topology", "already"),
         ('{"instances": [{"id": "a,b", "network_layers": ["x"]}]}', "bad_node_name", "a,b"),
         ('{"instances": []}', "empty_topology", "no node"),
+        ('{"kind": "List", "items": {}}', "bad_topology", "`items`"),
+        ('{"kind": "List", "items": [7]}', "bad_topology", "items[0]"),
+        ('{"kind": "List", "items": [{"kind": "Pod", "metadata": {"name": "a"}}]}', "bad_topology", "items[0]"),
+        ('{"kind": "List", "items": [{"kind": "Node", "metadata": {}}]}', "bad_topology", "items[0].metadata.name"),
+        ('{"kind": "Node", "metadata": {"name": "a", "labels": {"x": 1}}}', "bad_topology", "items[0].metadata.labels"),
+        ('{"kind": "NodeList", "items": []}', "empty_topology", "no node"),
+        ('{"kind": "Node", "metadata": {"name": "a"}}', "empty_topology", "no label of a place"),
         ("- block: {}\n", "bad_topology", "line 1"),
         ("[" * 5_000, "bad_yaml", ""),
     ],

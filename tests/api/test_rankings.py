@@ -7,11 +7,12 @@ import polars as pl
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.store import MINUTE, SECOND, START, Clock, scores, served, topology
+from support.store import MINUTE, SECOND, START, Clock, nodes, scores, served, topology
 
 from analytics.store import Store
 from api.app import create_app
 from api.fleet import Fleets
+from isotach.site import name_places
 
 BEST_FIRST = ["GPU-g", "GPU-a", "GPU-b", "GPU-c", "GPU-d", "GPU-f", "GPU-h", "GPU-e"]
 
@@ -160,6 +161,19 @@ def test_an_operators_topology_comes_first() -> None:
         with served(create_app(store, clock_ns=Clock(), topology=topology({"n1": [("rack", "new")]}))) as client:
             assert uuids(get(client, "/v1/gpus", level="rack", value="new")) == ["GPU-1"]
             assert uuids(get(client, "/v1/gpus", level="rack", value="old")) == []
+
+
+def test_a_topology_with_short_names_places_nodes_with_full_ones() -> None:
+    """The file given at the start and the one in the store, once the node has reported; then its name is stored."""
+    full = "n1.cluster.local"
+    with Store(None) as store:
+        store.write({"nodes": nodes([{"node": full}]), "scores": scores([{"gpu_uuid": "GPU-1", "node": full}])})
+        store.write({"topology": topology({"n1": [("site", "north")]})})
+        with served(create_app(store, clock_ns=Clock(), topology=topology({"n1": [("rack", "r1")]}))) as client:
+            assert uuids(get(client, "/v1/gpus", level="rack", value="r1")) == ["GPU-1"]
+            assert uuids(get(client, "/v1/gpus", level="site", value="north")) == ["GPU-1"]
+        name_places(store)
+        assert store.table("topology")["node"].to_list() == [full]
 
 
 def test_an_old_answer_is_never_served_as_a_new_one() -> None:

@@ -44,3 +44,16 @@ def test_a_job_that_comes_back_starts_anew() -> None:
     book.news(jobs(1, "7"), now=0)
     book.news(jobs(2), now=1)
     assert told(book.news(jobs(3, "7"), now=2)) == [("7", 3, False)]
+
+
+def test_a_job_that_nobody_can_see_just_now_is_no_news() -> None:
+    """Its own time goes with it when it is told again, and its end has the message's."""
+    book = JobBook()
+    book.news(jobs(1, "7"), now=0)
+    assert book.news(jobs(2, "7", seen_ns=1), now=1) is None
+    again = book.news(jobs(3, "7", seen_ns=1), now=REPEAT_S)
+    assert again is not None
+    assert [job.seen_ns for job in again.jobs] == [1]
+    end = book.news(jobs(4), now=REPEAT_S + 1)
+    assert end is not None
+    assert [(job.ended, job.seen_ns) for job in end.jobs] == [(True, None)]

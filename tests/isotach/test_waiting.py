@@ -1,12 +1,18 @@
 """Kafka that is away when a process starts: it waits, says so, and ends when it is told to."""
 
+import json
+import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
-from support.processes import free_port, processes
+from support.kafka import Broker
+from support.processes import Server, free_port, processes
 
 from streams import Outgoing
 from streams.late import LateProducer
+from streams.topics import EVENTS
 from telemetry.errors import TransportError
 
 pytestmark = [pytest.mark.processes, pytest.mark.xdist_group("site")]
@@ -23,6 +29,37 @@ def test_a_job_waits_for_kafka_and_ends_when_told(role: str, tmp_path: Path) -> 
         assert one.alive
         assert one.stop() == 0
         assert one.output.count("waiting for Kafka") == 1
+
+
+@pytest.mark.kafka
+def test_a_replica_serves_what_it_has_while_kafka_is_away(tmp_path: Path, breakable_broker: Broker) -> None:
+    """Alive and not ready, its store served, posts refused with a time to try again; then it catches up by itself."""
+    prefix = f"late-{time.time_ns()}-"
+    words = ("--bootstrap", breakable_broker.bootstrap, "--topic-prefix", prefix)
+    breakable_broker.stop()
+    with processes(tmp_path) as site:
+        server = Server(port := free_port())
+        one = site.start("serve", "serve", *words, "--store", tmp_path / "s.duckdb", "--port", port)
+        site.until(lambda: server.answers("/healthz"), "it is alive")
+        assert server.total() == 0
+        assert not server.ready()
+        event = {"time_ns": time.time_ns(), "node": "n1", "gpu_uuid": "", "kind": "missing_gpu"}
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            post(server.url, event)
+        with refused.value:
+            assert (refused.value.code, refused.value.headers["Retry-After"]) == (503, "5")
+        breakable_broker.start()
+        site.until(server.ready, "it has caught up")
+        assert post(server.url, event) == 202
+        assert one.stop() == 0
+
+
+def post(url: str, event: dict[str, object]) -> int:
+    """The status that an event is answered with; raises HTTPError if it is refused."""
+    headers = {"Content-Type": "application/json", "Isotach-Topic": EVENTS}
+    request = urllib.request.Request(f"{url}/v1/telemetry", json.dumps(event).encode(), headers)
+    with urllib.request.urlopen(request, timeout=20) as response:
+        return int(response.status)
 
 
 def test_an_agent_collects_while_kafka_is_away(tmp_path: Path) -> None:
@@ -46,7 +83,7 @@ class _Kept:
     def flush(self, *, timeout_s: float = 60.0) -> None:
         """Nothing waits."""
 
-    def close(self) -> None:
+    def close(self, *, timeout_s: float = 60.0) -> None:
         """Nothing is open."""
 
 

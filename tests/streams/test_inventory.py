@@ -47,6 +47,17 @@ def test_where_nodes_are_is_what_they_say_and_the_file_wins() -> None:
     assert known.topology() is known.topology()
 
 
+def test_a_file_with_short_names_places_nodes_with_full_ones() -> None:
+    """`n0` of Slurm is the agent's `n0.cluster.local`, until another domain has one, too."""
+    places = frame(TOPOLOGY, [{"node": "n0", "position": 0, "level": "rack", "value": "r7", "source": "slurm"}])
+    known = Inventory(places)
+    known.take([message("n0.cluster.local", seen_ns=10**18, place=[["site", "north"]])])
+    told = known.topology().sort("node", "position").select("node", "level", "value").rows()
+    assert told == [("n0.cluster.local", "rack", "r7"), ("n0.cluster.local", "site", "north")]
+    known.take([message("n0.other.local", seen_ns=10**18)])
+    assert known.topology().filter(level="rack")["node"].to_list() == ["n0"]
+
+
 def test_a_node_that_leaves_is_nowhere() -> None:
     """A tombstone takes it out of frames and topology."""
     known = Inventory()

@@ -71,6 +71,15 @@ def test_a_job_that_nobody_tells_of_any_more_is_not_believed_for_ever() -> None:
     assert one.places({TP: 9}) == {TP: Committed(9)}
 
 
+def test_a_job_that_its_source_lost_sight_of_is_believed_from_when_it_was_seen() -> None:
+    """Told again and again with the same `seen_ns`: it runs for as long as if it had not been told again."""
+    lost = job("a", seen_ns=START + MINUTE)
+    one = known(told(1, job("a")), told(16, lost, offset=1), told(31, lost, job("b", "GPU-1"), offset=2))
+    last = 1 + KNOWN_FOR_S / 60 - 1
+    assert names(one, last) == ["a", "b"]
+    assert names(one, last + 2) == ["b"]
+
+
 def test_what_is_no_snapshot_or_from_the_future_is_refused_and_changes_nothing() -> None:
     """Nonsense, and a node whose clock is an hour ahead."""
     one = known(told(1, job("a")))

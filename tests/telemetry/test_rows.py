@@ -48,6 +48,12 @@ def test_what_a_collector_writes_is_accepted() -> None:
 JOB = {"gpu_uuid": "GPU-a", "job_id": "7", "source": "slurm", "started_ns": 3}
 
 
+def test_a_job_may_have_been_seen_before_its_message() -> None:
+    """Its own time counts, where its source could not look again; one after the message's is refused."""
+    _, rows = check_jobs({"node": "n1", "seen_ns": 9, "jobs": [JOB | {"seen_ns": 5}, JOB | {"job_id": "8"}]})
+    assert [row["seen_ns"] for row in rows] == [5, 9]
+
+
 @pytest.mark.parametrize(
     ("jobs", "rule"),
     [
@@ -57,6 +63,8 @@ JOB = {"gpu_uuid": "GPU-a", "job_id": "7", "source": "slurm", "started_ns": 3}
         ([JOB | {"job_id": ""}], "empty_name"),
         ([JOB | {"started_ns": None}], "missing_field"),
         ([JOB | {"processes": -1}], "out_of_range"),
+        ([JOB | {"seen_ns": 8}], "out_of_range"),
+        ([JOB | {"seen_ns": "now"}], "wrong_type"),
         ([JOB, JOB], "repeated_job"),
         ([7], "wrong_type"),
         ({"7": JOB}, "wrong_type"),

@@ -12,8 +12,8 @@
 #include <time.h>
 
 enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, UNSUPPORTED = 3, NOT_FOUND = 6, SMALL = 7, TIMEOUT = 10, LOST = 15, UNKNOWN = 999 };
-enum { GPUS = 16, KEYS = 512, XIDS = 512 };
-typedef struct { int set, error; double base, rate, since, jitter; char text[80]; } Value;
+enum { GPUS = 16, KEYS = 512, XIDS = 512, INSTANCES = 8 };
+typedef struct { int set, error; double base, rate, since, jitter; char text[160]; } Value;
 typedef struct { int number; } Gpu;
 typedef Gpu *Handle;
 typedef struct { int gpu, code, count; } Xid;
@@ -21,7 +21,7 @@ typedef struct { int gpu, code, count; } Xid;
 static char names[KEYS][48];
 static int key_count;
 static Value values[GPUS][KEYS];
-static Gpu gpus[GPUS];
+static Gpu gpus[GPUS], instances[GPUS][INSTANCES];
 static int order[GPUS], seen_gpus, total, epoch, session_epoch = -1, init_error;
 static char driver[80];
 static Xid xids[XIDS];
@@ -383,6 +383,51 @@ int nvmlGpmMetricsGet(struct gpm_get *g) {
     }
     return OK;
 }
+
+/* Processes, of a GPU or of an instance of MIG: PID:BYTES,... in `compute`, `mps`, `graphics`, or `mig.0`, `mig.1` ...;
+ * `process_count` is what the call says there are, whatever it writes; with `churn` the numbers change at each call. */
+int nvmlDeviceGetMaxMigDeviceCount(Handle h, unsigned *out) {
+    int e = enter(h, "nvmlDeviceGetMaxMigDeviceCount");
+    if (e) return e;
+    *out = values[h->number][KEY("mig")].base ? 7 : 0;
+    return OK;
+}
+int nvmlDeviceGetMigDeviceHandleByIndex(Handle h, unsigned index, Handle *out) {
+    char name[16];
+    int e = enter(h, "nvmlDeviceGetMigDeviceHandleByIndex");
+    if (e) return e;
+    snprintf(name, sizeof name, "mig.%u", index);
+    if (index >= INSTANCES || !values[h->number][key(name)].set) return NOT_FOUND;
+    *out = &instances[h->number][index];
+    (*out)->number = h->number;
+    return OK;
+}
+struct process { unsigned pid; uint64_t bytes; unsigned instance, compute; };
+static int processes(Handle h, unsigned *count, struct process *out, const char *list, const char *call) {
+    static int churned;
+    char name[16];
+    Gpu *first = &instances[0][0];
+    int inside = h >= first && h < first + GPUS * INSTANCES, room = *count, n = 0;
+    snprintf(name, sizeof name, "mig.%d", inside ? (int)((h - first) % INSTANCES) : 0);
+    Handle whole = inside ? &gpus[h->number] : h;
+    int e = enter(whole, call);
+    if (e) return e;
+    Value *mine = values[whole->number], *v = &mine[key(inside ? name : list)];
+    if (inside && strcmp(list, "compute")) { *count = 0; return OK; }
+    if (!v->set) return UNSUPPORTED;
+    if (v->error) return v->error;
+    for (char *rest = v->text; *rest && n < room; n++, rest += *rest == ',') {
+        out[n].pid = strtoul(rest, &rest, 10);
+        if (mine[KEY("churn")].set) out[n].pid += churned++;
+        out[n].bytes = *rest == ':' ? strtoull(rest + 1, &rest, 10) : UINT64_MAX;
+        out[n].instance = out[n].compute = inside ? 1 : UINT32_MAX;
+    }
+    *count = mine[KEY("process_count")].set ? (unsigned)mine[KEY("process_count")].base : (unsigned)n;
+    return OK;
+}
+int nvmlDeviceGetComputeRunningProcesses_v3(Handle h, unsigned *n, struct process *p) { return processes(h, n, p, "compute", "nvmlDeviceGetComputeRunningProcesses"); }
+int nvmlDeviceGetMPSComputeRunningProcesses_v3(Handle h, unsigned *n, struct process *p) { return processes(h, n, p, "mps", "nvmlDeviceGetMPSComputeRunningProcesses"); }
+int nvmlDeviceGetGraphicsRunningProcesses_v3(Handle h, unsigned *n, struct process *p) { return processes(h, n, p, "graphics", "nvmlDeviceGetGraphicsRunningProcesses"); }
 
 struct event_set { int next, repeated, registered[GPUS]; };
 struct event { Handle device; uint64_t type, data; unsigned gi, ci; };
