@@ -51,6 +51,7 @@ SITES: Mapping[str, Values] = MappingProxyType(
                 "expectedGpus": 8,
                 "place": ["rack=r12"],
                 "kernelLog": True,
+                "jobs": True,
                 "spool": {"type": "hostPath", "hostPath": "/var/lib/isotach"},
                 "priorityClassName": "system-node-critical",
                 "maxUnavailable": 1,
@@ -122,6 +123,7 @@ REFUSED: Mapping[str, tuple[Values, str]] = MappingProxyType(
             {**KAFKA, "topology": {"content": "nodes: {}", "existingConfigMap": "topology"}},
             "give one of them",
         ),
+        "jobs that nobody sees": ({**KAFKA, "agent": {"collector": "nvidia_smi", "jobs": True}}, "only nvml sees"),
         "a kernel's log that nobody reads": (
             {**KAFKA, "agent": {"collector": "nvidia_smi", "kernelLog": True}},
             "only nvml reads the kernel's log",
@@ -233,7 +235,8 @@ def test_pods_have_no_right_that_they_do_not_need(site: Objects) -> None:
         assert pod["securityContext"]["runAsNonRoot"]
         assert pod["securityContext"]["runAsUser"] == 65534
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        assert not {"hostNetwork", "hostPID", "hostIPC"} & set(pod)
+        assert not {"hostNetwork", "hostIPC"} & set(pod)
+        assert pod.get("hostPID", False) == ("--jobs true" in " ".join(pod["containers"][0]["args"]))
         assert pod["automountServiceAccountToken"] == (component == "dcgm")
         for container in pod["containers"]:
             rights = container["securityContext"]
@@ -265,6 +268,17 @@ def test_the_kernels_log_can_be_read_where_asked_for(access: str, rights: Values
     assert {"name": "kernel-log", "hostPath": {"path": str(KERNEL_LOG), "type": "CharDevice"}} in pod["volumes"]
     without = pods(helm.render(KAFKA))["agent"]["spec"]
     assert all("hostPath" not in volume for volume in without["volumes"])
+
+
+def test_jobs_are_found_where_that_is_asked_for(helm: Helm) -> None:
+    """The host's process numbers, and the kubelet's log folders where the agent looks for names of pods."""
+    pod = pods(helm.render({**KAFKA, "agent": {"jobs": True}}))["agent"]["spec"]
+    told = accepted(pod["containers"][0]["args"])
+    assert told["jobs"] is True
+    assert pod["hostPID"] is True
+    mount = {"name": "pod-logs", "mountPath": str(told["pod_logs"]), "readOnly": True}
+    assert mount in pod["containers"][0]["volumeMounts"]
+    assert accepted(pods(helm.render(KAFKA))["agent"]["spec"]["containers"][0]["args"])["jobs"] is False
 
 
 def test_the_doctor_names_a_value_of_the_chart() -> None:
@@ -311,7 +325,7 @@ def test_probes_ask_what_answers(site: Objects) -> None:
             assert set(probes) == {"readinessProbe"}
         if component == "serve":
             startup = probes["startupProbe"]
-            assert startup["periodSeconds"] * startup["failureThreshold"] >= 3_600
+            assert startup["periodSeconds"] * startup["failureThreshold"] >= 1_800
 
 
 def test_selectors_find_their_pods(site: Objects) -> None:
