@@ -105,8 +105,9 @@ def test_the_agents_sandbox_leaves_it_what_it_reads() -> None:
     told = values(FOLDER / "isotach-agent.service")
     for name in ("PrivateDevices", "ProtectKernelLogs", "ProtectClock", "DeviceAllow", "DevicePolicy"):
         assert name not in told, f"{name} takes /dev/nvidia* or {KERNEL_LOG} from the agent"
+    for name in ("ProcSubset", "ProtectProc", "PrivatePIDs"):
+        assert name not in told, f"{name} hides /proc/driver/nvidia or the processes of jobs"
     assert told["AmbientCapabilities"] == "CAP_SYSLOG"
-    assert told.get("ProcSubset") is None  # NVML reads /proc/driver/nvidia
 
 
 def test_the_environment_file_names_settings() -> None:

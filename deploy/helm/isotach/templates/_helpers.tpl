@@ -285,6 +285,9 @@ xid-policy.yaml: {{ .Values.xidPolicy.content | quote }}
 {{- fail (printf "%s.content and %s.existingConfigMap: give one of them" $name $name) }}
 {{- end }}
 {{- end }}
+{{- if and .agent.jobs (not (has .agent.collector (list "nvml" "auto"))) }}
+{{- fail (printf "agent.jobs would not be used with agent.collector %s: only nvml sees processes" .agent.collector) }}
+{{- end }}
 {{- if and .agent.kernelLog (not (has .agent.collector (list "nvml" "auto"))) }}
 {{- fail (printf "agent.kernelLog would not be used with agent.collector %s: only nvml reads the kernel's log" .agent.collector) }}
 {{- end }}
