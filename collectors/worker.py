@@ -323,7 +323,7 @@ class Worker:
                     self._publish_inventory(inventory, now, patience_s=0.0)
                 continue
             seen_ns = self._node_ns.get(inventory.node, 0) if self._spread else self._answered_ns
-            if due <= now and seen_ns > inventory.seen_ns:
+            if due <= now and seen_ns and seen_ns != inventory.seen_ns:  # smaller, if the clock was set back
                 self._publish_inventory(replace(inventory, seen_ns=seen_ns), now, patience_s=0.0)
 
 
