@@ -102,7 +102,7 @@ SETTINGS: tuple[Setting, ...] = (
     _s("collector", "choice", ("auto",), "", AGENTS, "What to collect from; may be given several times. auto: dcgm where targets of it are set, else nvml where its library can be loaded, else nvidia_smi where the command is, else nothing.", choices=("auto", "none", "dcgm", "nvidia_smi", "nvml", "simulated"), many=True),
     _s("interval_s", "number", 1.0, "s", AGENTS, "Time between two samples of a GPU. nvidia_smi is never run more often than every 5 s.", low=0.1, high=3_600),
     _s("batch_s", "number", 10.0, "s", AGENTS, "Samples of one node are sent together for this long.", low=0.1, high=60),
-    _s("max_cpu_ratio", "number", 0.02, "share of a core", ("agent",), "An agent that takes more than this for a minute, child processes included, samples NVML or nvidia-smi half as often, down to an eighth, until it costs less. 0: whatever it costs.", low=0, high=64),
+    _s("max_cpu_ratio", "number", 0.02, "share of a core", ("agent",), "An agent that takes more than this for two minutes, or twice this for one, child processes included, samples NVML or nvidia-smi half as often, down to an eighth, until it costs less. 0: whatever it costs.", low=0, high=64),
     _s("max_messages_per_s", "number", 20.0, "messages/s", AGENTS, "What one collector may say about one node, as a mean over ten seconds: events above it are told as a number, inventory waits. Not for simulated fleets and recordings. 0: no limit.", low=0, high=100_000),
     _s("nice", "integer", 10, "", ("agent",), "The agent's niceness, and that of its children; never lowered.", low=0, high=19),
     _s("expected_gpus", "integer", 0, "GPUs", AGENTS, "GPUs this node should have; 0 means that nobody said.", low=0, high=1_024),

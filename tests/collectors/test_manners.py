@@ -165,6 +165,16 @@ def test_an_agent_that_is_cheap_again_comes_back_slowly() -> None:
     assert {round(b - a) for a, b in pairwise(bench.calls[-20:])} == {1}
 
 
+def test_one_dear_minute_now_and_then_slows_nothing() -> None:
+    """Every ten minutes a fresh process opens all GPUs: that is no lasting cost."""
+    bench = Bench(snapshots(), max_cpu_ratio=0.02)
+    start = bench.now
+    bench.run(3600, ratio=lambda: 0.035 if (bench.now - start) % 600 < 60 else 0.005)
+    assert bench.value("slowdown_factor") == 1
+    bench.run(130, ratio=lambda: 0.035)
+    assert bench.value("slowdown_factor") == 2
+
+
 @settings(max_examples=60, deadline=None)
 @given(full=st.floats(0.001, 0.5), fixed=st.floats(0.0, 0.02))
 def test_a_steady_cost_never_makes_it_swing(full: float, fixed: float) -> None:
@@ -181,13 +191,15 @@ def test_a_steady_cost_never_makes_it_swing(full: float, fixed: float) -> None:
     assert factors[-1] == MOST or fixed + full / factors[-1] <= 0.02
 
 
-def test_the_limit_is_off_at_nothing_and_for_who_paces_itself() -> None:
+def test_the_limit_is_off_at_nothing_and_for_who_paces_itself(caplog: pytest.LogCaptureFixture) -> None:
     """0 is no limit; a simulated fleet or a scraper has its own pace, which the agent does not change."""
     free = Bench(snapshots(), max_cpu_ratio=0.0)
     free.run(300, ratio=lambda: 0.9)
     assert free.value("slowdown_factor") == 1
     own = Bench(Scripted(Reading(samples=[batch(interval_s=1.0)]), repeat=True), max_cpu_ratio=0.02)
-    own.run(300, ratio=lambda: 0.9)
+    with caplog.at_level(logging.INFO):
+        own.run(300, ratio=lambda: 0.9)
+    assert not caplog.records
     assert (own.value("slowdown_factor"), own.worker.span_s) == (1, 1.0)
 
 
