@@ -10,6 +10,7 @@ log = logging.getLogger(__name__)
 
 SPAN_S = 60.0  #: what is compared with the limit: the mean over so long
 MOST = 8  #: samples are never further apart than so many times their interval
+AT_ONCE = 2  #: times the limit in one span; less has to last for two, as a fresh process that opens all GPUs does not
 CALM_SPANS = 5  #: spans in a row with room for twice the rate, before the rate is doubled
 CALM_RATIO = 0.45  #: of the limit: at twice the rate it would still be below nine tenths of it
 
@@ -27,6 +28,7 @@ class Brake:
         self._since = now
         self._cpu_s = cpu_s
         self._calm = 0
+        self._dear = False
 
     def look(self, *, now: float, cpu_s: Callable[[], float]) -> bool:
         """Whether the factor has changed; the cost is asked for once a minute only."""
@@ -35,11 +37,14 @@ class Brake:
         spent = cpu_s()
         ratio = max(0.0, spent - self._cpu_s) / (now - self._since)
         self._since, self._cpu_s = now, spent
-        before = self.factor
+        before, was_dear = self.factor, self._dear
+        self._dear = ratio > self.max_ratio
         if self.max_ratio <= 0:
             self.factor, self._calm = 1, 0
-        elif ratio > self.max_ratio:
-            self.factor, self._calm = min(MOST, 2 * self.factor), 0
+        elif self._dear:
+            self._calm = 0
+            if was_dear or ratio > AT_ONCE * self.max_ratio:
+                self.factor = min(MOST, 2 * self.factor)
         elif ratio < CALM_RATIO * self.max_ratio and self.factor > 1:
             self._calm += 1
             if self._calm >= CALM_SPANS:

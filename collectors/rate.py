@@ -3,6 +3,7 @@
 To change how much of the same is told: `SAME_BURST` and `SAME_EVERY_S`.
 """
 
+import re
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
 
@@ -12,6 +13,7 @@ BURST_S = 10.0  #: the rate holds over so long: a node that falls ill says much 
 SAME_BURST = 20  #: events of one kind, code and GPU that are told at once
 SAME_EVERY_S = 30.0  #: and one in so long after that
 QUIET_S = 60.0  #: what was not told is told as a number when no more came for so long
+_STANDS_FOR = re.compile(r"\(and (\d+) more\)$")
 MOST_KEYS = 4_096  #: nodes, and kinds of events, that are remembered
 
 
@@ -80,7 +82,7 @@ class Rates:
         same.bucket.fill(1 / SAME_EVERY_S, now)
         same.seen_at = now
         if same.bucket.tokens < 1 or not self.may(event.node, now=now):
-            same.untold += 1
+            same.untold += 1 + _more(event)
             same.last = event
             self.held[event.kind] += 1
             return None
@@ -96,7 +98,7 @@ class Rates:
             if same.last is None or not (at_once or now - same.seen_at >= QUIET_S):
                 continue
             if at_once or self.may(same.last.node, now=now):
-                found.append(_told(same.last, same.untold - 1))
+                found.append(_told(same.last, same.untold - 1 - _more(same.last)))
                 same.untold, same.last = 0, None
         return found
 
@@ -117,6 +119,12 @@ class Rates:
         quiet = [key for key, same in self._same.items() if same.last is None and now - same.seen_at > QUIET_S]
         for key in quiet or [min(self._same, key=lambda key: self._same[key].seen_at)]:
             del self._same[key]
+
+
+def _more(event: Event) -> int:
+    """How many others an event itself stands for, by its last words."""
+    found = _STANDS_FOR.search(event.detail or "")
+    return int(found[1]) if found else 0
 
 
 def _told(event: Event, more: int) -> Event:

@@ -108,7 +108,7 @@ class Upkeep:
         if step_s := self._clock.step_s():
             self._tell_step(step_s)
         paced = [worker for worker in self._workers if worker.paces]
-        if self._brake.look(now=now, cpu_s=self._cpu_s) and paced:
+        if paced and self._brake.look(now=now, cpu_s=self._cpu_s):
             for worker in paced:
                 worker.pace(slower=self._brake.factor)
             self._metrics.slowdown.set(self._brake.factor)

@@ -298,7 +298,8 @@ class Worker:
         """Send it now, or when it may: the newest of each node is kept until then."""
         if inventory.agent_version is None:
             inventory = replace(inventory, agent_version=self._terms.agent_version)
-        wait_s = 0.0 if inventory.node in self._inventory else self._terms.first_inventory_s()
+        new = inventory.node not in self._inventory
+        wait_s = self._terms.first_inventory_s() if new and self.paces else 0.0  # fleets that march are real ones
         if inventory.node in self._waiting:
             self._inventory[inventory.node] = (inventory, self._inventory[inventory.node][1])
         elif wait_s > 0 or not self.rates.may(inventory.node, now=now):
@@ -323,7 +324,7 @@ class Worker:
                     self._publish_inventory(inventory, now, patience_s=0.0)
                 continue
             seen_ns = self._node_ns.get(inventory.node, 0) if self._spread else self._answered_ns
-            if due <= now and seen_ns > inventory.seen_ns:
+            if due <= now and seen_ns and seen_ns != inventory.seen_ns:  # smaller, if the clock was set back
                 self._publish_inventory(replace(inventory, seen_ns=seen_ns), now, patience_s=0.0)
 
 

@@ -105,7 +105,7 @@ SETTINGS: tuple[Setting, ...] = (
     _s("spool", "file", None, "folder", ("agent", "doctor"), "Messages on their way are kept here until Kafka or the server has them, through outages and restarts; made if absent. Empty: in memory only, at most 64 MiB."),
     _s("spool_mb", "integer", 256, "MiB", ("agent",), "Most that the spool takes; beyond it the oldest telemetry is dropped, and counted.", low=1, high=1_048_576),
     _s("replay_speed", "number", 20.0, "x", ("agent",), "Pace at which telemetry that had to wait is sent, in times of that at which it was collected; 0 as fast as it goes.", low=0, high=10_000),
-    _s("max_cpu_ratio", "number", 0.02, "share of a core", ("agent",), "An agent that takes more than this for a minute, child processes included, samples NVML or nvidia-smi half as often, down to an eighth, until it costs less. 0: whatever it costs.", low=0, high=64),
+    _s("max_cpu_ratio", "number", 0.02, "share of a core", ("agent",), "An agent that takes more than this for two minutes, or twice this for one, child processes included, samples NVML or nvidia-smi half as often, down to an eighth, until it costs less. 0: whatever it costs.", low=0, high=64),
     _s("max_messages_per_s", "number", 20.0, "messages/s", AGENTS, "What one collector may say about one node, as a mean over ten seconds: events above it are told as a number, inventory waits. Not for simulated fleets and recordings. 0: no limit.", low=0, high=100_000),
     _s("nice", "integer", 10, "", ("agent",), "The agent's niceness, and that of its children; never lowered.", low=0, high=19),
     _s("expected_gpus", "integer", 0, "GPUs", AGENTS, "GPUs this node should have; 0 means that nobody said.", low=0, high=1_024),

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 from collectors import Reading
 from collectors.cells import Missing
+from collectors.clock import STEP_S
 from collectors.dcgm.exposition import Series
 from collectors.dcgm.fields import (
     DRIVER_VERSION,
@@ -33,6 +34,9 @@ SOURCE = "dcgm"
 MAX_GPUS = 128
 MAX_AGE_NS = 3_600 * 10**9  #: of a time that the page itself gives
 MAX_AHEAD_NS = 60 * 10**9
+SET_BACK_NS = round(
+    STEP_S * 1e9
+)  #: a last sample so far ahead of now, or `MAX_AHEAD_NS` by its page: our clock was set
 
 # dcgmFabricManagerStatus_t, in the words that the driver has for the same states.
 _FABRIC: Mapping[int, tuple[str | None, str | None]] = {
@@ -109,7 +113,9 @@ class Node:
                 if not -MAX_AGE_NS <= when - time_ns <= MAX_AHEAD_NS:
                     rejected["time:out_of_range"] += 1
                     when = time_ns
-            if when > self._last_ns.get(name, 0):  # a page's own time may be that of last time
+            last_ns = self._last_ns.get(name, 0)
+            ahead_ns = SET_BACK_NS if gpu.time_ms is None else MAX_AHEAD_NS
+            if when > last_ns or last_ns - time_ns >= ahead_ns:  # a page's own time may be that of last time
                 times[name] = self._last_ns[name] = when
         if not times:
             return ()

@@ -4,6 +4,7 @@ import json
 import logging
 import os
 import random
+import re
 import subprocess
 import sys
 import threading
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
+from support.dcgm import page
 from support.recording import START_NS, Flaky, Scripted, batch
 
 from collectors import Reading
@@ -24,9 +26,12 @@ from collectors.agent import Agent
 from collectors.batches import Batches
 from collectors.brake import CALM_SPANS, MOST, SPAN_S, Brake
 from collectors.clock import Clock
+from collectors.dcgm.exporter import Claims, Exporter
+from collectors.dcgm.targets import target_of
 from collectors.footprint import Footprint
 from collectors.listing import ListedGpu
 from collectors.nvml.collector import Nvml
+from collectors.nvml.xids import XidLedger
 from collectors.outbox import Outbox
 from collectors.rate import SAME_BURST, Rates
 from collectors.roster import Changes
@@ -160,6 +165,16 @@ def test_an_agent_that_is_cheap_again_comes_back_slowly() -> None:
     assert {round(b - a) for a, b in pairwise(bench.calls[-20:])} == {1}
 
 
+def test_one_dear_minute_now_and_then_slows_nothing() -> None:
+    """Every ten minutes a fresh process opens all GPUs: that is no lasting cost."""
+    bench = Bench(snapshots(), max_cpu_ratio=0.02)
+    start = bench.now
+    bench.run(3600, ratio=lambda: 0.035 if (bench.now - start) % 600 < 60 else 0.005)
+    assert bench.value("slowdown_factor") == 1
+    bench.run(130, ratio=lambda: 0.035)
+    assert bench.value("slowdown_factor") == 2
+
+
 @settings(max_examples=60, deadline=None)
 @given(full=st.floats(0.001, 0.5), fixed=st.floats(0.0, 0.02))
 def test_a_steady_cost_never_makes_it_swing(full: float, fixed: float) -> None:
@@ -176,13 +191,15 @@ def test_a_steady_cost_never_makes_it_swing(full: float, fixed: float) -> None:
     assert factors[-1] == MOST or fixed + full / factors[-1] <= 0.02
 
 
-def test_the_limit_is_off_at_nothing_and_for_who_paces_itself() -> None:
+def test_the_limit_is_off_at_nothing_and_for_who_paces_itself(caplog: pytest.LogCaptureFixture) -> None:
     """0 is no limit; a simulated fleet or a scraper has its own pace, which the agent does not change."""
     free = Bench(snapshots(), max_cpu_ratio=0.0)
     free.run(300, ratio=lambda: 0.9)
     assert free.value("slowdown_factor") == 1
     own = Bench(Scripted(Reading(samples=[batch(interval_s=1.0)]), repeat=True), max_cpu_ratio=0.02)
-    own.run(300, ratio=lambda: 0.9)
+    with caplog.at_level(logging.INFO):
+        own.run(300, ratio=lambda: 0.9)
+    assert not caplog.records
     assert (own.value("slowdown_factor"), own.worker.span_s) == (1, 1.0)
 
 
@@ -346,6 +363,36 @@ def test_nvml_goes_on_at_once_when_the_clock_is_set_back(tmp_path: Path) -> None
     nvml.close()
 
 
+def test_a_scraper_goes_on_at_once_when_the_clock_is_set_back() -> None:
+    """Pages that come after their node's clock fell by an hour give samples; the same moment twice gives none."""
+    exporter = Exporter(target_of("n1"), interval_s=15, claims=Claims(keep_s=600), fallback_node="here")
+    stamps = []
+    for tick, offset in enumerate((0, 15 * SECOND, 15 * SECOND, 30 * SECOND - HOUR, 45 * SECOND - HOUR)):
+        found = exporter.read(page(1, tick=tick).encode(), time_ns=START_NS + offset, now=15.0 * tick)
+        stamps += [time_ns - START_NS for one in found for batch_ in one.samples for time_ns in batch_.time_ns]
+    assert stamps == [0, 15 * SECOND, 30 * SECOND - HOUR, 45 * SECOND - HOUR]
+
+
+def test_inventory_is_repeated_when_the_clock_was_set_back() -> None:
+    """What was sent an hour ahead of the clock is sent again in its time, with the time that it has now."""
+    record = NodeInventory(node="n1", seen_ns=START_NS, gpus=(GpuInventory(gpu_uuid="GPU-a"),))
+    bench = Bench(Scripted(Reading(inventory=[record]), Reading(samples=[batch(interval_s=0.0)]), repeat=True))
+    bench.run(10)
+    bench.wall_ns -= HOUR
+    bench.run(600)
+    seen = [json.loads(value)["seen_ns"] for topic, value, _ in bench.sent() if topic == INVENTORY]
+    assert len(seen) == 3
+    assert seen[0] == START_NS
+    assert START_NS - HOUR < seen[1] < seen[2] < START_NS
+
+
+def test_an_xid_is_not_taken_for_one_from_before_the_clock_was_set() -> None:
+    """NVML told of one an hour ahead; the kernel's of the same code now is another one."""
+    ledger = XidLedger("n1")
+    assert len(ledger.tell("nvml", [(START_NS + HOUR, "GPU-a", 79, "")])) == 1
+    assert len(ledger.tell("kernel", [(START_NS, "GPU-a", 79, "")])) == 1
+
+
 def test_two_clocks_are_told_apart() -> None:
     """Only the difference of both clocks is a step: a monotonic clock that jumps alone is one as well."""
     wall, mono = [START_NS], [0.0]
@@ -464,6 +511,19 @@ def test_ten_thousand_equal_events_are_a_few_and_a_number() -> None:
     assert len(told) == SAME_BURST + 1
     assert f"(and {10_000 - SAME_BURST - 1} more of them before)" in str(told[-1]["detail"])
     assert bench.value("events_held_total", kind="xid") == 10_000 - SAME_BURST
+
+
+def test_numbers_of_numbers_add_up() -> None:
+    """Events that stand for others themselves, as those of XIDs do: the count is of XIDs, not of events."""
+    ledger = XidLedger("n1")
+    each = [
+        Reading(events=ledger.tell("nvml", [(START_NS + i * 60 * SECOND, "GPU-a", 31, "")] * 1_000)) for i in range(10)
+    ]
+    bench = Bench(Scripted(*each, Reading(), repeat=True), max_messages_per_s=20.0)
+    bench.run(120)
+    told = bench.events()
+    stood = [int(number) for event in told for number in re.findall(r"and (\d+) more", str(event["detail"]))]
+    assert len(told) + sum(stood) == 10_000
 
 
 def test_a_flood_hides_no_other_event() -> None:
