@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 
 from benchmarks import Figure, NotHere
-from benchmarks.product import running, url_of
+from benchmarks.product import PATIENCE_S, asked, running, url_of
 
 CAPTURE = Path(__file__).resolve().parents[2] / "shared" / "data" / "nvidia_smi" / "h100.xml"
 _TESTS = str(Path(__file__).resolve().parents[1] / "tests")
@@ -24,7 +24,11 @@ _SETTLED_S = 15.0  # the first tick comes at a random time, and the first readin
 
 
 def figures(*, quick: bool) -> Iterator[Figure]:
-    """At the default interval, once it has settled; it posts to `isotach up`. The stand-ins' own cost is small."""
+    """How soon it shows the GPUs; then what it costs at the default interval, once it has settled.
+
+    It posts to `isotach up`. The stand-ins' own cost is small.
+    """
+    yield from _start(quick=quick)
     seconds = 15 if quick else 60
     for collector, (stand_in, cpu_target, memory_target) in _COLLECTORS.items():
         with ExitStack() as parts:
@@ -58,6 +62,29 @@ def figures(*, quick: bool) -> Iterator[Figure]:
             reference=memory_target,
             reference_of="the most it may cost" if memory_target else "",
         )
+
+
+def _start(*, quick: bool) -> Iterator[Figure]:
+    """From the start of `isotach up` on a node with eight GPUs until all of them are listed; nothing is configured."""
+    seconds = []
+    for _ in range(1 if quick else 5):
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name)
+            words = ("up", "--port", "0", "--node", "n1", "--store", str(folder / "isotach.duckdb"))
+            log, began = folder / "up.txt", time.monotonic()
+            with running(*words, log=log, environment=_nvml(folder)) as server:
+                url = url_of(server, log)
+                while (asked(f"{url}/v1/gpus?limit=1") or {"total": 0})["total"] < 8:
+                    if time.monotonic() - began > PATIENCE_S:
+                        raise RuntimeError(f"the GPUs are not listed: {log.read_text()[-2_000:]}")
+                    time.sleep(0.02)
+                seconds.append(time.monotonic() - began)
+    yield Figure(
+        name="start of `isotach up` to eight GPUs listed, nothing configured",
+        unit="s",
+        values=seconds,
+        more_is_better=False,
+    )
 
 
 def _nvidia_smi(folder: Path) -> Mapping[str, str]:

@@ -3,7 +3,6 @@
 To run another collector: an entry in `collectors`; this loop times, counts, joins, encodes and sends for all.
 """
 
-import importlib.metadata
 import logging
 import random
 import threading
@@ -59,6 +58,7 @@ class Agent:
         stop_within_s: float = 10.0,
         manners: Manners = Manners(),  # noqa: B008 - frozen
         start_spread_s: float = 0.0,
+        version: str | None = None,
     ) -> None:
         if not collectors:
             raise SettingsError("the agent has no collector to run")
@@ -80,7 +80,7 @@ class Agent:
         )
         terms = Terms(
             node=node,
-            agent_version=_version(),
+            agent_version=version or _version(),
             inventory_every_s=inventory_every_s,
             hang_after_s=hang_after_s,
             clock_ns=clock_ns,
@@ -199,6 +199,9 @@ class Agent:
 
 
 def _version() -> str | None:
+    """The installed version; whoever knows it saves the megabyte that asking for it takes."""
+    import importlib.metadata
+
     try:
         return importlib.metadata.version("isotach")
     except importlib.metadata.PackageNotFoundError:

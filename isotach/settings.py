@@ -4,8 +4,6 @@ To add a setting: one line in `SETTINGS`, naming the commands that take it, then
 Precedence: flag, then `ISOTACH_<NAME>`, then the file given by `--config` (TOML), then the default.
 """
 
-import difflib
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -222,6 +220,8 @@ def reread(context: click.Context) -> dict[str, Any]:
 
 def read_config(path: Path) -> Mapping[str, Any]:
     """Settings from a TOML file; raises SettingsError naming an unknown key and the nearest known one."""
+    import tomllib  # here and below: an agent without a file is smaller
+
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -231,6 +231,8 @@ def read_config(path: Path) -> Mapping[str, Any]:
     known = {setting.name for setting in SETTINGS}
     for key in values:
         if key not in known:
+            import difflib
+
             near = difflib.get_close_matches(key, known, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else "; docs/settings.md lists them all"
             raise SettingsError(f"--config {path}: unknown setting {key!r}{hint}")

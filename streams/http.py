@@ -6,6 +6,7 @@ To treat an answer differently: `_judge`. Standard library only: a GPU node stay
 import http.client
 import json
 import logging
+import random
 import re
 import ssl
 import threading
@@ -55,6 +56,7 @@ class HttpProducer:
         context: ssl.SSLContext | None = None,
         sleep: Callable[[float], None] = time.sleep,
         monotonic: Callable[[], float] = time.monotonic,
+        jitter: random.Random | None = None,
     ) -> None:
         parts = urlsplit(server if "://" in server else f"http://{server}")
         try:
@@ -71,6 +73,7 @@ class HttpProducer:
         self._patience_s = patience_s
         self._sleep = sleep
         self._monotonic = monotonic
+        self._jitter = jitter or random.Random()  # noqa: S311 - spreads load, guards nothing
         self._lock = threading.Lock()
         self._refused: Counter[str] = Counter()
         self._connection = (
@@ -111,6 +114,7 @@ class HttpProducer:
                         return
                     trouble = f"answers {answer.status}: {_rule(answer)[1]}"
                     wait_s = max(pause_s, _seconds(answer.retry_after))
+                wait_s *= self._jitter.uniform(1.0, 1.5)  # agents that lost a server together come back apart
                 if self._monotonic() + wait_s > deadline:
                     raise TransportError(f"{self._server} {trouble}")
                 self._sleep(wait_s)

@@ -20,6 +20,7 @@ from telemetry.errors import SourceUnavailable
 log = logging.getLogger(__name__)
 
 NS = 1e-9
+_CHILD = Path(__file__).resolve().parents[1] / "nvml_child" / "start.py"
 
 
 class Reader:
@@ -51,7 +52,7 @@ class Reader:
             os.ftruncate(page, wire.PROGRESS_BYTES)
             self._page = mmap.mmap(page, wire.PROGRESS_BYTES)
             self._process = subprocess.Popen(
-                [sys.executable, "-S", "-P", "-m", "collectors.nvml_child", str(page)],
+                [sys.executable, "-S", "-P", str(_CHILD), str(page)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 pass_fds=(page,),

@@ -4,14 +4,12 @@ To add a call: one line in `CALLS`, or in `INSTEAD` if it only stands in for a f
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pynvml
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(NamedTuple):
     """A function of NVML, its arguments after the handle, and the metrics that its answer fills, in order."""
 
     function: Callable[..., Any]

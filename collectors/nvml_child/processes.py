@@ -16,7 +16,7 @@ MOST = 1_024  #: processes of one list: a GPU has a few, with MPS up to 60
 MOST_INSTANCES = 16  #: of MIG: the largest models have 7
 MOST_BYTES = 2**50  #: beyond it no memory is: the driver says 2**64 - 1 where it does not know
 TOO_MANY = 7  #: insufficient size
-NOT_FOUND = frozenset((2, 6))  #: no instance has this number
+NOT_FOUND = frozenset((2, 6))  #: no instance has this number; it says nothing of the GPU
 
 # nvmlProcessInfo_v1_t; v2 with the numbers of MIG's instances; v3 with protected memory besides.
 _V1, _V2, _V3 = struct.Struct("<I4xQ"), struct.Struct("<I4xQII"), struct.Struct("<I4xQIIQ")
@@ -125,5 +125,5 @@ def _places(library: Library, handle: Any) -> list[Any]:
 
 
 def _unless_gone(failed: Failed) -> None:
-    if failed.code in GONE or failed.code == RESET_REQUIRED:
+    if failed.code in GONE - NOT_FOUND or failed.code == RESET_REQUIRED:
         raise failed

@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
-from isotach import roles, settings
-from isotach.process import Roles, be_nice, configure_logging, on_hangup, stop_on_signals
+from isotach import __version__, roles, settings
+from isotach.process import Roles, be_nice, be_small, configure_logging, on_hangup, stop_on_signals
 from isotach.service import Service
 from telemetry.errors import SettingsError
 
@@ -40,6 +40,7 @@ def command(**values: Any) -> None:
             "nothing to collect from: neither NVML's library nor nvidia-smi is here; choose with --collector"
         )
     registry = CollectorRegistry()
+    be_small()  # all is loaded, and no thread is there
     with on_hangup() as asked, stop_on_signals() as stop:
         spool = roles.spool(values)
         producer = roles.producer(values)
@@ -53,6 +54,7 @@ def command(**values: Any) -> None:
             replay_speed=values["replay_speed"],
             manners=manners(values),
             start_spread_s=values["batch_s"],
+            version=__version__,
         )
         metrics = None
         if values["metrics_port"]:

@@ -1,6 +1,7 @@
 """Whose process it is, by its control group: Slurm and Kubernetes in all their spellings, users', and garbage."""
 
 import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -9,6 +10,7 @@ from support.proc import UID, USER, pod, slurm
 
 from collectors.cgroup import Owner, Unclear, owner
 
+CAPTURES = Path(__file__).resolve().parents[1] / "data" / "cgroup"
 UNDER = UID.replace("-", "_")
 CONTAINER = "7d" * 32
 STATIC = "3c5f2f5e7a4b1d9900aa11bb22cc33dd"
@@ -158,6 +160,12 @@ def test_every_pod_is_read_back(uid: object, quality: str, systemd: bool, noise:
     )
     plain = f"0::/kubepods/{quality}/pod{uid}/{CONTAINER}\n"
     assert owner("".join([*noise, line if systemd else plain])) == Owner(source="kubernetes", job_id=str(uid))
+
+
+@pytest.mark.parametrize(("name", "job"), [("slurm_22.05_v1_step.txt", "1"), ("slurm_22.05_v1_array_batch.txt", "5")])
+def test_a_real_slurm_s_files_are_read(name: str, job: str) -> None:
+    """Captured; the member of an array runs under its own number, and the name of the node is in the path."""
+    assert owner((CAPTURES / name).read_text(encoding="ascii")) == Owner(source="slurm", job_id=job)
 
 
 def test_the_fixtures_are_as_said() -> None:

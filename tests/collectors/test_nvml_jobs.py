@@ -291,6 +291,13 @@ def processes_need_more_permission(node: Node) -> None:
 
 
 @mode
+def a_list_is_not_found(node: Node) -> None:
+    node.kept(0, compute="!6", mps="!6")
+    assert node.tick().samples[0].gpus.count(gpu_uuid(0)) == 1
+    assert (node.events, dict(node.rejected)) == ([], {})
+
+
+@mode
 def there_are_more_processes_than_fit(node: Node) -> None:
     node.kept(0, compute="!7")
     assert node.rejected == {"processes:unreadable": 2}

@@ -2,7 +2,9 @@
 
 import json
 import logging
+import random
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import unquote_to_bytes
@@ -138,8 +140,23 @@ def test_the_servers_wish_to_wait_is_heard(endpoint: Endpoint, clock: Clock) -> 
     endpoint.answers, endpoint.headers = [503], {"Retry-After": "5"}
     producer = _producer(endpoint, clock)
     producer.send(out(TELEMETRY, "n", "1"))
-    assert clock.slept == [5.0]
+    [pause] = clock.slept
+    assert 5.0 <= pause <= 7.5
     producer.close()
+
+
+def test_agents_that_lost_a_server_together_come_back_apart(endpoint: Endpoint) -> None:
+    """A hundred that get the same refusal at the same moment: no tenth of the time in which they return has a third."""
+    returned = []
+    for seed in range(100):
+        endpoint.answers, endpoint.headers = [503], {"Retry-After": "5"}
+        clock = Clock()
+        producer = _producer(endpoint, clock, jitter=random.Random(seed))
+        producer.send(out(TELEMETRY, "n", "1"))
+        returned.append(clock.now)
+        producer.close()
+    counted = Counter(int(4 * moment) for moment in returned)
+    assert max(counted.values()) < 33
 
 
 def test_patience_ends_with_an_error_and_the_message_stays_the_callers(endpoint: Endpoint, clock: Clock) -> None:
