@@ -19,7 +19,6 @@ from support.kubernetes import VERSIONS, complaint, pods
 from collectors.nvml.kernel_log import KERNEL_LOG
 from isotach import __version__
 from isotach.checks.gpus import kernel_log
-from isotach.settings import SETTINGS
 
 pytestmark = pytest.mark.xdist_group("helm")
 
@@ -50,9 +49,9 @@ SITES: Mapping[str, Values] = MappingProxyType(
             **TOKEN,
             "agent": {
                 "expectedGpus": 8,
-                "jobs": True,
                 "place": ["rack=r12"],
                 "kernelLog": True,
+                "jobs": True,
                 "spool": {"type": "hostPath", "hostPath": "/var/lib/isotach"},
                 "priorityClassName": "system-node-critical",
                 "maxUnavailable": 1,
@@ -230,15 +229,14 @@ def test_every_file_of_the_charts_is_there(site: Objects) -> None:
 
 
 def test_pods_have_no_right_that_they_do_not_need(site: Objects) -> None:
-    """Nobody's user, read-only root, no capability; only who reads the kernel's log or finds jobs has more."""
+    """Nobody's user, read-only root, no capability, RuntimeDefault; only who reads the kernel's log has more."""
     for component, template in pods(site).items():
         pod = template["spec"]
         assert pod["securityContext"]["runAsNonRoot"]
         assert pod["securityContext"]["runAsUser"] == 65534
         assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
-        args = [*pod["containers"][0]["args"], "", ""]
-        jobs = "--jobs" in args and args[args.index("--jobs") + 1] == "true"
-        assert {"hostNetwork", "hostPID", "hostIPC"} & set(pod) == ({"hostPID"} if jobs else set())
+        assert not {"hostNetwork", "hostIPC"} & set(pod)
+        assert pod.get("hostPID", False) == ("--jobs true" in " ".join(pod["containers"][0]["args"]))
         assert pod["automountServiceAccountToken"] == (component == "dcgm")
         for container in pod["containers"]:
             rights = container["securityContext"]
@@ -272,17 +270,15 @@ def test_the_kernels_log_can_be_read_where_asked_for(access: str, rights: Values
     assert all("hostPath" not in volume for volume in without["volumes"])
 
 
-@pytest.mark.parametrize("wanted", [True, False])
-def test_jobs_take_the_hosts_processes_and_only_where_asked_for(wanted: bool, helm: Helm) -> None:
-    """hostPID, and the folder whose names tell pods, where the agent looks; nothing of it otherwise."""
-    pod = pods(helm.render({**KAFKA, "agent": {"jobs": wanted}}))["agent"]["spec"]
-    (container,) = pod["containers"]
-    (default,) = [setting.default for setting in SETTINGS if setting.name == "pod_logs"]
-    assert container["args"][container["args"].index("--jobs") + 1] == str(wanted).lower()
-    assert pod.get("hostPID", False) is wanted
-    mounted = {"name": "pod-logs", "mountPath": str(default), "readOnly": True} in container["volumeMounts"]
-    assert mounted is wanted
-    assert any(volume["name"] == "pod-logs" for volume in pod["volumes"]) is wanted
+def test_jobs_are_found_where_that_is_asked_for(helm: Helm) -> None:
+    """The host's process numbers, and the kubelet's log folders where the agent looks for names of pods."""
+    pod = pods(helm.render({**KAFKA, "agent": {"jobs": True}}))["agent"]["spec"]
+    told = accepted(pod["containers"][0]["args"])
+    assert told["jobs"] is True
+    assert pod["hostPID"] is True
+    mount = {"name": "pod-logs", "mountPath": str(told["pod_logs"]), "readOnly": True}
+    assert mount in pod["containers"][0]["volumeMounts"]
+    assert accepted(pods(helm.render(KAFKA))["agent"]["spec"]["containers"][0]["args"])["jobs"] is False
 
 
 def test_the_doctor_names_a_value_of_the_chart() -> None:
