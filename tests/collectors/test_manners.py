@@ -476,21 +476,26 @@ def test_no_second_has_more_than_its_share_of_messages() -> None:
     assert busiest(sent, since=11.0, seconds=28) <= 100 + 60
 
 
-def test_the_first_inventories_of_a_rollout_are_spread() -> None:
-    """Each agent keeps its first inventory back for a while of its own; changes are told at once after that."""
+@pytest.mark.parametrize(("interval_s", "told"), [(0.0, [b"GPU-b"]), (1.0, [b"GPU-a", b"GPU-b"])])
+def test_the_first_inventories_of_a_rollout_are_spread(interval_s: float, told: list[bytes]) -> None:
+    """Each agent keeps its first inventory back for a while of its own; changes are told at once after that.
+
+    Not that of a source with a pace of its own, such as a simulated fleet: its first windows would lack it.
+    """
     record = NodeInventory(node="n1", seen_ns=START_NS, gpus=(GpuInventory(gpu_uuid="GPU-a"),))
     changed = NodeInventory(node="n1", seen_ns=START_NS + 1, gpus=(GpuInventory(gpu_uuid="GPU-b"),))
+    first = Reading(inventory=[record], samples=[batch(interval_s=interval_s)])
     producer = Flaky()
     agent = Agent(
-        collectors={"test": (Scripted(Reading(inventory=[record]), Reading(inventory=[changed]), Reading()), 0.05)},
+        collectors={"test": (Scripted(first, Reading(inventory=[changed]), Reading()), 0.05)},
         producer=producer,
         node="n1",
         start_spread_s=30.0,
         jitter=random.Random(3),
     )
     agent.run(threading.Event())
-    [kept] = [message for message in producer.sent if message.topic == INVENTORY]
-    assert b"GPU-b" in (kept.value or b"")  # the newest, at the end of the input at the latest
+    sent = [message.value or b"" for message in producer.sent if message.topic == INVENTORY]
+    assert [gpu for value in sent for gpu in (b"GPU-a", b"GPU-b") if gpu in value] == told  # the newest, at the end
 
 
 # --- what it says ------------------------------------------------------------------------------------------------
