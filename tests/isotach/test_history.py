@@ -4,6 +4,7 @@ import json
 import socket
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
@@ -81,7 +82,8 @@ def kept() -> Iterator[Kept]:
 
 def take_over(kept: Kept, store: Path, *more: object) -> object:
     """Import all there is."""
-    span = ("--start", START_S - time.time(), "--end", END_S - time.time(), "--step-s", STEP_S)
+    begin, end = (datetime.fromtimestamp(at_s, UTC).isoformat() for at_s in (START_S, END_S))
+    span = ("--start", begin, "--end", end, "--step-s", STEP_S)
     return run("import", kept.url, "--store", store, *span, *more)
 
 
