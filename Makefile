@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-WORKERS ?= 2
+WORKERS ?= 3  # of the tests: many of them wait for other processes
 
 .PHONY: demo test check format lint types layers wheel bench truth docs clean
 

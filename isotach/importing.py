@@ -298,8 +298,11 @@ class _Jobs:
         return self._site.counters.value("messages", TELEMETRY) >= there
 
     def _settled(self, *, telemetry: bool) -> bool:
+        """Whether no window is open, and what came of the closed ones is scored and stored."""
         transport = self._site.transport
         if telemetry:
+            if self._site.counters.value("open_rows"):  # the window job has not yet seen that the clock ran on
+                return False
             ends_read = self._ends(TELEMETRY)
             committed = transport.committed(window_job.GROUP, list(ends_read))
             if any(end and Place.parse(committed.get(tp)).position < end for tp, end in ends_read.items()):

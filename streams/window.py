@@ -167,6 +167,7 @@ class _Job:
                 if message.partition in self._heard:
                     self._heard[message.partition] = self._told_silence[message.partition] = now
             self._publish(messages, rejected, added.closed)
+            self._counters.set("open_rows", self._windows.open_rows)  # before it counts as read: what holds of both
             self._count(messages, rejected, decoded.garbage, decoded.unknown_values, added.accepted)
             touched = {one.partition for one in added.closed} | {messages[one.message].partition for one in rejected}
             self._commit(touched)

@@ -7,18 +7,22 @@ import csv
 import json
 import signal
 import statistics
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
+from click.testing import CliRunner
 from scipy.stats import spearmanr
 from support.processes import free_port, processes, run
 from support.simulated_run import START_NS, Run, fleet
 from support.undisturbed import last_window_ns, outcome_of, same_windows, undisturbed
 
 from analytics.store import Store
+from isotach.cli import cli
+from streams import window
 
 pytestmark = pytest.mark.processes
 
@@ -118,6 +122,29 @@ def test_a_recording_gives_the_windows_of_the_live_road(form: str, tmp_path: Pat
     found = outcome_of(store).windows
     assert found["window_start_ns"].max() > last_ns  # the end of a recording closes its last windows, too
     same_windows(found.filter(pl.col("window_start_ns") <= last_ns), live.windows)
+
+
+def test_the_last_windows_are_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A window job that is slow to see that the recording has ended loses nothing of it."""
+    rows = [(f"GPU-{gpu}", "n1", START_NS // 10**9 + at, 1_500 + gpu) for at in range(0, 600, 15) for gpu in range(4)]
+    file, store = (
+        write(tmp_path / "t.csv", [("gpu_uuid", "node", "time", "sm_clock_mhz"), *rows]),
+        tmp_path / "s.duckdb",
+    )
+    at_once = window._Job._idle
+
+    def late(job: window._Job, now: int) -> None:
+        time.sleep(0.5)  # all else is done and quiet by then
+        at_once(job, now)
+
+    monkeypatch.setattr(window._Job, "_idle", late)
+    done = CliRunner().invoke(cli, ["import", str(file), "--store", str(store)])
+    assert done.exit_code == 0, done.output
+    opened = Store(store)
+    try:
+        assert opened.table("windows")["samples"].sum() == len(rows)
+    finally:
+        opened.close()
 
 
 HEADER = ("gpu", "node", "value", "timestamp")
